@@ -95,9 +95,8 @@ def sizing_table() -> str:
 def steps_table() -> str:
     """Return every step with an example."""
     rows = [
-        (f"`{step.name}`", step.tier, step.doc, f"{code(before)} → {code(after)}")
+        (f"`{step.name}`", step.tier, step.doc, f"{code(step.before)} → {code(step.after)}")
         for step in STEPS
-        for before, after in step.examples[:1]
     ]
     return markdown(("step", "tier", "what it does", "example"), rows)
 

@@ -15,12 +15,7 @@ from urllib.parse import quote_plus
 
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.canonical.parts import Parts, without_dots
-
-_PROBE = "http://a"
-
-HOST_RESOLVES_DOTS: Final = canonicalize_url(f"{_PROBE}/b/../c") == f"{_PROBE}/c"
-"""Whether the installed w3lib resolves dot segments itself. If not, they are not tame."""
+from scrapy_bloom.canonical.parts import Parts
 
 # The last label begins with a letter: so the host is not a number.
 _NAME = r"(?:[A-Za-z0-9._-]*\.)?[A-Za-z][A-Za-z0-9_-]*\.?"
@@ -31,12 +26,10 @@ _QUAD = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
 _PORT = r":(?:[1-9][0-9]{0,3}|[1-5][0-9]{4})"
 # Characters that Scrapy leaves as they are when it makes a request, and any %.
 _SAFE = r"A-Za-z0-9._~/!$&'()*+,:;=@%-"
-# Up to 2.4 w3lib takes `;` for a separator of fields.
-_QUERY = r"!-\"$-~" if canonicalize_url(f"{_PROBE}/?b;c") == f"{_PROBE}/?b%3Bc=" else r"!-\"$-:<-~"
-_NO_DOTS = "" if HOST_RESOLVES_DOTS else r"(?![^?#]*/(?:\.|%2[eE]))"
+_QUERY = r"!-\"$-~"
 
 TAME: Final = re.compile(
-    rf"([Hh][Tt][Tt][Pp][Ss]?)://({_NAME}|{_QUAD})({_PORT})?{_NO_DOTS}(/[{_SAFE}]*)?"
+    rf"([Hh][Tt][Tt][Pp][Ss]?)://({_NAME}|{_QUAD})({_PORT})?(/[{_SAFE}]*)?"
     rf"(?:\?([{_QUERY}]*))?(?:#([{_SAFE}?]*))?"
 )
 """The URLs that are tame. The groups are those of :data:`Tame`."""
@@ -66,9 +59,8 @@ def _spelled(canonical: list[str]) -> dict[str, str]:
 
 _DIGITS = [*"0123456789", "Aa", "Bb", "Cc", "Dd", "Ee", "Ff"]
 _ESCAPES = [f"%{byte:02X}" for byte in range(256)]
-# Versions of w3lib do not agree on which escapes of a path they decode: so the installed one is
-# asked. It decodes no escape to "/".
-_ANSWER = canonicalize_url(f"{_PROBE}/-{'/-'.join(_ESCAPES)}").split("/-")[1:]
+# Which escapes of a path w3lib decodes it says itself. It decodes none to "/".
+_ANSWER = canonicalize_url(f"http://a/-{'/-'.join(_ESCAPES)}").split("/-")[1:]
 _OF_PATH = _spelled(_ANSWER if len(_ANSWER) == len(_ESCAPES) else _ESCAPES)
 _OF_QUERY = _spelled([quote_plus(bytes([byte])) for byte in range(256)])
 _OF_QUERY |= {char: quote_plus(char) for char in map(chr, range(0x21, 0x7F))}
@@ -124,10 +116,22 @@ def _canonical_path(path: str) -> str:
         path, rest = path[:cut], path[cut:]
     if "%" in path:
         path = _in_path(lambda match: _OF_PATH[match[0]], path)
-    if "/." in path and HOST_RESOLVES_DOTS:
-        segments = path.split("/")[1:]
-        path = without_dots(segments, segments)
+    if "/." in path:
+        path = _without_dots(path.split("/")[1:])
     return path if rest == ";" else path + rest
+
+
+def _without_dots(segments: list[str]) -> str:
+    """Return the path of `segments` without ``.`` and ``..`` (RFC 3986, 5.2.4)."""
+    kept: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    if segments[-1] in {".", ".."}:
+        kept.append("")
+    return "/" + "/".join(kept)
 
 
 def canonical_query(query: str) -> str:

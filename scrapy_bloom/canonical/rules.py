@@ -101,15 +101,6 @@ class Rules:
         rules = {EVERYWHERE: _given(self.general)} | {name: _given(rule) for name, rule in ordered}
         return {"form": FORM, "rules": rules}
 
-    @classmethod
-    def of_record(cls, then: Mapping[str, Any]) -> Rules | None:
-        """Return the rules that a record has, None if it has none.
-
-        :raises SettingError: if this version does not know them.
-        """
-        rules = then.get("rules")
-        return cls.of(DEFAULT_LEVEL, domains=read_rules("rules", rules)) if rules else None
-
 
 def _given(rule: Rule) -> dict[str, Any]:
     return {
@@ -200,17 +191,14 @@ def read_rules(name: str, value: object) -> dict[str, Rule]:
 
 def _read_rule(name: str, rule: object) -> Rule:
     keys = [part.name for part in fields(Rule)]
-    if not isinstance(rule, Mapping):
+    if not isinstance(rule, Mapping) or not rule.keys() <= set(keys):
         raise SettingError(f"{name} = {shown(rule)}: must be a dict with any of {_listed(keys)}.")
-    for key in rule:
-        if key not in keys:
-            raise SettingError(f"{name} has {shown(key)}: must be one of {_listed(keys)}.")
-    given = {key: value for key, value in rule.items() if value is not None}
     read: dict[str, Any] = {
         key: read_level(f"{name}['level']", value)
         if key == "level"
         else read_names(f"{name}[{key!r}]", value)
-        for key, value in given.items()
+        for key, value in rule.items()
+        if value is not None
     }
     for step in read.get("steps", ()):
         if step not in OPT_IN:

@@ -15,17 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv6Address
 from socket import inet_aton, inet_ntoa
 from typing import Literal
 
 from scrapy_bloom.canonical.names import TRACKING_PARAMS, Names, Params
-from scrapy_bloom.canonical.parts import Parts, name_and_value, without_dots
+from scrapy_bloom.canonical.parts import Parts, name_and_value
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
-# What a step may change of a tame URL: nothing, its host, port or query, or any part of it.
-Reach = Literal["none", "host", "port", "query", "all"]
+# What a step may change of a tame URL: its host and port, its query, or any part of it.
+Reach = Literal["origin", "query", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,15 @@ class Step:
         tier: the level that takes this step; "setting" if a list of parameters switches it on;
             "opt-in" if a rule must name it.
         reach: what it may change of a tame URL.
-        examples: pairs of a URL before and after.
+        before: a URL that it changes.
+        after: that URL afterwards.
     """
 
     change: Callable[[Parts, Params], Parts]
     tier: Tier
     reach: Reach
-    examples: tuple[tuple[str, str], ...]
+    before: str
+    after: str
 
     @property
     def name(self) -> str:
@@ -89,37 +89,6 @@ def ipv4(parts: Parts, _: Params) -> Parts:
     except OSError:
         return parts
     return parts._replace(host=host) if host != parts.host else parts
-
-
-def ipv6(parts: Parts, _: Params) -> Parts:
-    """Write an IPv6 address in its shortest form (WHATWG URL, 3.5; RFC 5952)."""
-    if not parts.host.startswith("["):
-        return parts
-    host = _shortest(parts.host)
-    return parts._replace(host=host) if host != parts.host else parts
-
-
-@lru_cache
-def _shortest(host: str) -> str:
-    try:
-        return f"[{IPv6Address(host[1:-1]).compressed}]"
-    except ValueError:
-        return host
-
-
-_DOTS = frozenset((".", ".."))
-
-
-def dot_segments(parts: Parts, _: Params) -> Parts:
-    """Resolve `.` and `..` in the path (RFC 3986, 5.2.4; WHATWG URL, 4.1)."""
-    if "/." not in parts.path and "/%2" not in parts.path:
-        return parts
-    segments = parts.path.split("/")[1:]
-    # WHATWG, 4.1: a dot segment may be escaped.
-    kinds = [segment.replace("%2e", ".").replace("%2E", ".") for segment in segments]
-    if _DOTS.isdisjoint(kinds):
-        return parts
-    return parts._replace(path=without_dots(segments, kinds))
 
 
 def trailing_dot(parts: Parts, _: Params) -> Parts:
@@ -205,67 +174,15 @@ def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
 _H = "http://example.com"
 
 STEPS = (
-    Step(
-        default_port,
-        "safe",
-        "port",
-        ((f"{_H}:80/a", f"{_H}/a"), ("https://example.com:443/", "https://example.com/")),
-    ),
-    Step(
-        ipv4,
-        "safe",
-        "none",
-        (
-            ("http://2130706433/", "http://127.0.0.1/"),
-            ("http://0x7f.1/", "http://127.0.0.1/"),
-            ("http://0177.0.0.1/", "http://127.0.0.1/"),
-        ),
-    ),
-    Step(
-        ipv6,
-        "safe",
-        "none",
-        (
-            ("http://[0:0:0:0:0:0:0:1]/", "http://[::1]/"),
-            ("http://[2001:db8:0::1]/", "http://[2001:db8::1]/"),
-        ),
-    ),
-    Step(
-        dot_segments,
-        "safe",
-        "none",
-        (
-            (f"{_H}/a/./b/../c", f"{_H}/a/c"),
-            (f"{_H}/a/%2e%2E/b", f"{_H}/b"),
-            (f"{_H}/a/..", f"{_H}/"),
-        ),
-    ),
-    Step(trailing_dot, "usual", "host", (("http://example.com./a", f"{_H}/a"),)),
-    Step(
-        tracking,
-        "usual",
-        "query",
-        (
-            (f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
-            (f"{_H}/?gclid=x", f"{_H}/"),
-            (f"{_H}/?%67clid=x&gclid=", f"{_H}/?gclid="),
-        ),
-    ),
-    Step(drop, "setting", "query", ((f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),)),
-    Step(keep_only, "setting", "query", ((f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),)),
-    Step(
-        trailing_slash,
-        "opt-in",
-        "all",
-        ((f"{_H}/a/", f"{_H}/a"), (f"{_H}/a/?b=1", f"{_H}/a?b=1")),
-    ),
-    Step(www, "opt-in", "all", (("http://www.example.com/", f"{_H}/"),)),
-    Step(http_https, "opt-in", "all", ((f"{_H}/a", "https://example.com/a"),)),
-    Step(
-        fragment_route,
-        "opt-in",
-        "all",
-        ((f"{_H}/#!/a", f"{_H}/#!/a"), (f"{_H}/a#/b", f"{_H}/a#/b")),
-    ),
+    Step(default_port, "safe", "origin", f"{_H}:80/a", f"{_H}/a"),
+    Step(ipv4, "safe", "origin", "http://2130706433/", "http://127.0.0.1/"),
+    Step(trailing_dot, "usual", "origin", "http://example.com./a", f"{_H}/a"),
+    Step(tracking, "usual", "query", f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
+    Step(drop, "setting", "query", f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),
+    Step(keep_only, "setting", "query", f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),
+    Step(trailing_slash, "opt-in", "all", f"{_H}/a/", f"{_H}/a"),
+    Step(www, "opt-in", "all", "http://www.example.com/", f"{_H}/"),
+    Step(http_https, "opt-in", "all", f"{_H}/a", "https://example.com/a"),
+    Step(fragment_route, "opt-in", "all", f"{_H}/#!/a", f"{_H}/#!/a"),
 )
 """The table, in the order in which the steps are taken."""

@@ -14,13 +14,13 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.canonical.rules import Rules, difference
+from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.engine import apply_settings
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.scheduler import Scheduler
-from scrapy_bloom.settings import CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES, Settings
+from scrapy_bloom.settings import Settings
 
 Marks: TypeAlias = tuple[Identity, Callable[[Sequence[bytes]], list[bool]]]
 """A filter's identity, and a function that carries out a verb for a batch of fingerprints.
@@ -29,10 +29,6 @@ It returns for each, in order, whether the filter had it.
 """
 
 _QUEUE: Final = "SCHEDULER_DISK_QUEUE"
-_CHOSEN: Final = (
-    "REQUEST_FINGERPRINTER_CLASS",
-    *(option.setting for option in (CANONICAL, DROP_PARAMS, KEEP_PARAMS, RULES)),
-)
 
 
 class Project:
@@ -120,9 +116,6 @@ class Project:
     def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalFingerprinter, str]:
         """Return the fingerprinter for a filter, and a warning if its rules differ.
 
-        In a project, or where a setting chooses rules, it is that of the next crawl; else it
-        follows the rules that the filter was filled with.
-
         :raises SettingError: if the filter was filled with fingerprints of another class.
         """
         own, then = self.fingerprinter, identity.made_by
@@ -132,7 +125,4 @@ class Project:
                 f" of these settings by {own.wrapped}. Run this in the project of the crawl, or"
                 f" give -s REQUEST_FINGERPRINTER_CLASS={identity.fingerprinter}."
             )
-        chosen = inside_project() or any(map(self.given.getpriority, _CHOSEN))
-        if not chosen and (rules := Rules.of_record(then)):
-            own = CanonicalFingerprinter(rules=rules, wrapped=self._crawler.request_fingerprinter)
         return own, difference(then, own.rules.record()) if then else ""

@@ -120,18 +120,18 @@ def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, serv
     assert bloom(f"contains {target} {URLS[1]}x")[0] == 1
 
 
-def test_contains_uses_the_rules_that_the_filter_was_filled_with(bloom, job):
-    tracked = f"{URLS[0]}?utm_source=x"
-    assert bloom(f"add new {URLS[0]} --spider a", BLOOM_CANONICAL="usual")[0] == 0
-    assert bloom(f"contains new {tracked}")[0] == 0
-    code, _, (note,) = bloom(f"contains new {tracked}", BLOOM_CANONICAL="safe")
+def test_contains_goes_by_the_rules_of_the_settings_and_notes_others(bloom, job):
+    tracked, usual = f"{URLS[0]}?utm_source=x", {"BLOOM_CANONICAL": "usual"}
+    assert bloom(f"add new {URLS[0]} --spider a", **usual)[0] == 0
+    assert bloom(f"contains new {tracked}", **usual)[::2] == (0, [])
+    code, _, (note,) = bloom(f"contains new {tracked}")
     assert code == 1
     assert "The filter was filled with the rules" in note
     other = "support.shared_spiders.TheirFingerprints"
     code, _, (error,) = bloom(f"contains new {tracked}", REQUEST_FINGERPRINTER_CLASS=other)
     assert code == 2
     assert "give -s REQUEST_FINGERPRINTER_CLASS=scrapy.utils" in error
-    assert bloom(f"contains {URLS[0]}", JOBDIR=str(job.parent / "new"))[0] == 0
+    assert bloom(f"contains {URLS[0]}", JOBDIR=str(job.parent / "new"), **usual)[0] == 0
 
 
 def test_plan_computes_size_rate_or_capacity_from_the_other_two(bloom):

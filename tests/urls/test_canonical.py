@@ -249,7 +249,7 @@ def nested(depth):
         ({"rules": "x" * 10_000}, "rules = 'xxxx[x]*…: must be a dict"),
         ({"drop_params": ["*id*"]}, r"drop_params = \['\*id\*'\]"),
         ({"rules": {"a.example": "www"}}, r"rules\['a.example'\] = 'www': must be a dict"),
-        ({"rules": {"a.example": {"step": []}}}, "has 'step': must be one of 'level', 'steps'"),
+        ({"rules": {"a.example": {"step": []}}}, "must be a dict with any of 'level', 'steps'"),
         ({"rules": {"a.example": {"steps": ["tracking"]}}}, "has 'tracking': must be one of"),
         ({"rules": {"a.example": {"keep_only": 1}}}, r"\['keep_only'\] = 1"),
         (
