@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -113,12 +113,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 def write(
     path: Path,
     tables: Mapping[str, Iterable[tuple[Value, ...]]] = MappingProxyType({}),
-    counters: Callable[[], Counters] = Counters,
+    *,
+    next_slice: int = 1,
 ) -> None:
     """Create a file in one transaction, atomically; what was there is replaced.
 
-    :param tables: the initial rows, which may be made while they are written.
-    :param counters: returns the counters, once all rows are written.
+    :param tables: the initial rows.
+    :param next_slice: the number of the next slice.
     :raises StateError: if that fails, or a log is there: SQLite would apply it to the new file.
     """
     if log_size(path):
@@ -134,7 +135,7 @@ def write(
             database.executescript(SCHEMA)
             for table, entries in tables.items():
                 put(database, table, entries)
-            put(database, "counters", [(1, *counters())])
+            put(database, "counters", [(1, *Counters(slice=next_slice))])
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:

@@ -15,7 +15,7 @@ from scrapy_bloom.filter.dated import DatedSlices
 from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.slices import EMPTY, Slice
-from scrapy_bloom.filter.stored import notes_of, read_filter, tables_of
+from scrapy_bloom.filter.stored import read_filter, tables_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -221,8 +221,7 @@ class LocalFilter(DatedSlices):
 
         :raises StateError: if it cannot be written.
         """
-        tables = tables_of(self, {"kind": "filter", **notes_of(self)})
-        file.write(Path(path), tables, lambda: file.Counters(slice=self.next_id))
+        file.write(Path(path), tables_of(self), next_slice=self.next_id)
 
     @classmethod
     def load(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> Self:

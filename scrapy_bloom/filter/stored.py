@@ -23,13 +23,9 @@ def notes_of(filter_: DatedSlices) -> dict[str, file.Value]:
     return {name: getattr(filter_, name) for name in names} | {"digests": int(filter_.digests)}
 
 
-def tables_of(
-    filter_: DatedSlices, meta: Mapping[str, file.Value]
-) -> dict[str, Iterable[tuple[file.Value, ...]]]:
-    """Return all rows that a file has of a filter, by table.
-
-    :param meta: those of the table ``meta``.
-    """
+def tables_of(filter_: DatedSlices) -> dict[str, Iterable[tuple[file.Value, ...]]]:
+    """Return all rows of a file that has only a filter, by table."""
+    meta = {"kind": "filter", **notes_of(filter_)}
     blocks = (each.block_rows(each.touched()) for each in filter_.slices)
     return {
         "meta": ((key, value) for key, value in meta.items() if value is not None),

@@ -9,6 +9,7 @@ import hashlib
 import json
 import sqlite3
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from mmap import ACCESS_READ, mmap
@@ -28,7 +29,6 @@ ACTIVE: Final = "active.json"
 """The file in Scrapy's queue that names the others to be read; written at a clean stop."""
 
 _SIZE: Final = struct.Struct(">L")  # beside each request in a queue: its size in bytes
-_SEGMENT: Final = 1 << 20
 _CHUNK: Final = 1 << 20
 _DIGIT: Final = ord("0")
 _LENGTH: Final = 2  # bytes
@@ -135,29 +135,23 @@ def read_queue(path: Path, kind: QueueKind) -> Iterator[bytes]:
 
 
 def _read_lifo(path: Path) -> Iterator[bytes]:
-    """Each request is followed by its size: from the end, segments are found that begin with one.
+    """Each request is followed by its size: from the end, the end of each is found.
 
     The file begins with the number of requests.
     """
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         (count,) = _SIZE.unpack_from(data, 0)
-        end, segments = len(data), [len(data)]
+        end, ends = len(data), array("Q")
         for _ in range(count):
-            end -= _SIZE.size + _SIZE.unpack_from(data, end - _SIZE.size)[0]
+            end -= _SIZE.size
+            ends.append(end)
+            end -= _SIZE.unpack_from(data, end)[0]
             if end < _SIZE.size:
                 break
-            if segments[-1] - end >= _SEGMENT:
-                segments.append(end)
         if end != _SIZE.size:
             raise ValueError(f"it does not hold {count:,} requests, as it should")
-        segments.append(end)
-        for start, stop in zip(segments[:0:-1], segments[-2::-1], strict=True):
-            requests, end = [], stop
-            while end > start:
-                (size,) = _SIZE.unpack_from(data, end - _SIZE.size)
-                requests.append(data[end - _SIZE.size - size : end - _SIZE.size])
-                end -= _SIZE.size + size
-            yield from reversed(requests)
+        for end in reversed(ends):
+            yield data[end - _SIZE.unpack_from(data, end)[0] : end]
 
 
 def _read_fifo(path: Path) -> Iterator[bytes]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.stored import tables_of
 from scrapy_bloom.local.job import (
     FILTER,
     KIND,
@@ -39,7 +38,7 @@ from scrapy_bloom.local.scrapys import (
     waits_with_scrapy,
     why_unclean,
 )
-from scrapy_bloom.local.store import NAME, NUMBER_BITS, Store
+from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.settings import EXACT
 
 if TYPE_CHECKING:
@@ -89,9 +88,17 @@ def take_over(
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir()
-        queues = _read_queues(folder, plain, start)
-        with _built(beside / NAME, job, settings, queues, digests=digests) as new:
-            requests, marks = len(new), new.filter.items
+        if job.previous == FILTER:
+            empty = new_filter(settings, digests=digests)
+            with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
+                before.filter.save(beside / NAME)
+        with closing(open_store(beside / NAME, settings, digests=digests)) as store:
+            if job.previous != FILTER:  # else they predate the filter
+                _add_marks(store, folder / SCRAPYS_MARKS)
+            _add_requests(store, _read_queues(folder, plain, start))
+            for key, value in owner_notes(job.identity, REQUESTS).items():
+                store.set_meta(key, value)
+            requests, marks = len(store), store.filter.items
         (beside / NAME).replace(job.path)
         (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
         shutil.rmtree(queue)
@@ -125,46 +132,15 @@ def _is_stopped(job: Job) -> bool:
     return not why
 
 
-@contextmanager
-def _built(
-    path: Path, job: Job, settings: Settings, queues: Iterable[_Queue], *, digests: bool
-) -> Iterator[Store]:
-    """Build the new file of a job, and close it cleanly at the end."""
-    if job.previous == FILTER:
-        empty = new_filter(settings, digests=digests)
-        with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
-            _write(path, before, queues)
-    else:
-        _write(path, None, queues)
-    with closing(open_store(path, settings, digests=digests)) as store:
-        if job.previous != FILTER:  # else they predate the filter
-            _add_marks(store, job.folder / SCRAPYS_MARKS)
-        for key, value in owner_notes(job.identity, REQUESTS).items():
-            store.set_meta(key, value)
-        yield store
-
-
-def _write(path: Path, filter_: Store | None, queues: Iterable[_Queue]) -> None:
-    """Write a file with these requests, each as it is read, and with the marks of a filter."""
-    stored: list[tuple[file.Value, ...]] = []
-    total = 0
-
-    def requests() -> Iterator[tuple[file.Value, ...]]:
-        nonlocal total
-        for number, (name, slot, bodies) in enumerate(queues, 1):
-            before = total
-            for body in bodies:
-                total += 1
-                yield number << NUMBER_BITS | total, body
-            if total > before:
-                stored.append((number, name, slot, total - before))
-
-    def counters() -> file.Counters:
-        next_slice = 1 if filter_ is None else filter_.filter.next_id
-        return file.Counters(request=total + 1, slice=next_slice)
-
-    marks = {} if filter_ is None else tables_of(filter_.filter, filter_.meta)
-    file.write(path, {**marks, "requests": requests(), "queues": stored}, counters)
+def _add_requests(store: Store, queues: Iterable[_Queue]) -> None:
+    size = 0
+    for path, slot, bodies in queues:
+        for body in bodies:
+            store.push(store.queue(path, slot), body)
+            size += len(body)
+            if size > _CHUNK:
+                store.commit()
+                size = 0
 
 
 def _add_marks(store: Store, path: Path) -> None:

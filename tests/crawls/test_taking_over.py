@@ -19,7 +19,6 @@ from support.filters import contents
 from support.jobs import identity_of, lifo
 
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.local import scrapys
 from scrapy_bloom.local.job import REQUESTS, Job
 from scrapy_bloom.local.scrapys import read_queue, why_unclean
 from scrapy_bloom.local.taking_over import take_over
@@ -112,12 +111,9 @@ QUEUES = {
 
 @pytest.mark.parametrize("name", QUEUES)
 @pytest.mark.parametrize("popped", [0, 5, 33, 99])
-def test_a_queue_is_read_without_a_change_from_its_oldest_request_on(
-    tmp_path, monkeypatch, name, popped
-):
+def test_a_queue_is_read_without_a_change_from_its_oldest_request_on(tmp_path, name, popped):
     if not hasattr(squeues, name):
         pytest.skip("from Scrapy 2.19")
-    monkeypatch.setattr(scrapys, "_SEGMENT", 1000)
     path, pushed = tmp_path / "0", [b"%d" % number * (number % 50) for number in range(100)]
     chunks = {"chunksize": 30} if "FifoDisk" in name else {}
     filled = QUEUES[name](path, **chunks)
