@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from scrapy_bloom.commands.output import show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.info import SliceCount, count_bits, expected_lost
-from scrapy_bloom.filter.sizing import BLOCK_BYTES, SliceSpec, next_slice
+from scrapy_bloom.filter.info import SliceItems, expected_lost
+from scrapy_bloom.filter.sizing import BLOCK_BYTES, next_slice
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
@@ -86,16 +86,14 @@ def run(args: Namespace, project: Project) -> int:  # noqa: ARG001 - as others
 
 def size(items: int, error_rate: float, capacity: int) -> Size:
     """Return a filter of this capacity and error rate when `items` are in it."""
-    slices: list[SliceSpec] = []
-    counts: list[SliceCount] = []
+    slices: list[SliceItems] = []
     left = items
     while left:
-        slices.append(next_slice(slices, capacity, error_rate))
-        held = min(left, slices[-1].capacity)
-        counts.append(count_bits(slices[-1], held))
-        left -= held
-    memory = sum(count.bytes_at_capacity for count in counts)
-    return Size(items, error_rate, memory, expected_lost(counts))
+        spec = next_slice([spec for spec, _ in slices], capacity, error_rate)
+        slices.append((spec, min(left, spec.capacity)))
+        left -= slices[-1][1]
+    memory = sum(spec.blocks for spec, _ in slices) * BLOCK_BYTES
+    return Size(items, error_rate, memory, expected_lost(slices))
 
 
 def _most_items(memory: int, rate: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.dated import DatedSlices
-from scrapy_bloom.filter.info import FilterInfo, count_bits, filter_info
+from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.slices import EMPTY, Slice
 from scrapy_bloom.filter.stored import read_filter, tables_of
@@ -159,20 +158,15 @@ class LocalFilter(DatedSlices):
     def info(self) -> FilterInfo:
         """Return the state of the filter now."""
         self._look_at_clock()
-        counts = [count_bits(slice_.spec, slice_.items) for slice_ in self.slices]
-        info = filter_info(
-            counts,
+        return filter_info(
+            [(slice_.spec, slice_.items) for slice_ in self.slices],
             capacity=self.capacity,
             error_rate=self.error_rate,
             memory=sum(len(slice_.touched()) for slice_ in self.slices) * BLOCK_BYTES,
+            forgotten=len(self.again),
             window=self.window,
             dates=[slice_.since for slice_ in self.slices],
         )
-        sized = sum(slice_.spec.capacity for slice_ in self.slices)
-        if self.window is None and sized < self.capacity:  # it was raised: a slice will follow
-            full = sum(slice_.spec.blocks for slice_ in self.slices) + self._next_spec(0.0).blocks
-            info = replace(info, bytes_at_capacity=full * BLOCK_BYTES)
-        return replace(info, items=self.items)
 
     def update(self, other: LocalFilter) -> None:
         """Add every item of another filter that was loaded from the same file and has grown since.

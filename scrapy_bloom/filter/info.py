@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import expm1, prod
 
-from scrapy_bloom.filter import sizing
-from scrapy_bloom.filter.sizing import SliceSpec
+from scrapy_bloom.filter.sizing import (
+    BLOCK_BITS,
+    HASHES,
+    SliceSpec,
+    expected_false_positives,
+    false_positive_rate,
+)
 
 
 @dataclass(frozen=True)
@@ -45,49 +50,17 @@ class FilterInfo:
     newest: float | None = None
 
 
-@dataclass(frozen=True)
-class SliceCount:
-    """Figures that follow from the number of items in one slice.
-
-    Attributes:
-        capacity: items it is sized for.
-        items: items added to it.
-        used: how many of its bits are set, or of its places taken.
-        room: how many bits or places it has.
-        rate: chance that it calls a new item seen.
-        lost_alone: expected number of items that it wrongly called seen while it filled.
-        bytes_at_capacity: bytes of memory that it takes when it is full.
-    """
-
-    capacity: int
-    items: int
-    used: float
-    room: float
-    rate: float
-    lost_alone: float
-    bytes_at_capacity: int
-
-
-def count_bits(spec: SliceSpec, items: int) -> SliceCount:
-    """Return the figures of a slice of bits with a number of items."""
-    bits = spec.blocks * sizing.BLOCK_BITS
-    return SliceCount(
-        spec.capacity,
-        items,
-        used=bits * -expm1(-sizing.HASHES * items / bits),
-        room=bits,
-        rate=sizing.false_positive_rate(items, spec.blocks),
-        lost_alone=sizing.expected_false_positives(items, spec.blocks),
-        bytes_at_capacity=bits // 8,
-    )
+SliceItems = tuple[SliceSpec, int]
+"""The geometry of a slice, and how many items were added to it."""
 
 
 def filter_info(
-    slices: Sequence[SliceCount],
+    slices: Sequence[SliceItems],
     *,
     capacity: int,
     error_rate: float,
     memory: int,
+    forgotten: int,
     window: float | None = None,
     dates: Sequence[float] = (),
 ) -> FilterInfo:
@@ -98,19 +71,23 @@ def filter_info(
         may be live; the extra one is not growth.
     :param error_rate: as the user set it.
     :param memory: bytes that the filter takes now.
+    :param forgotten: how many of its items were made new again.
     :param dates: with a window, when the slices began.
     """
-    sized, items = sum(count.capacity for count in slices), sum(count.items for count in slices)
-    full = sum(count.bytes_at_capacity for count in slices)
+    sized, items = sum(spec.capacity for spec, _ in slices), sum(count for _, count in slices)
+    bits = [spec.blocks * BLOCK_BITS for spec, _ in slices]
+    used = (
+        -room * expm1(-HASHES * count / room) for room, (_, count) in zip(bits, slices, strict=True)
+    )
     return FilterInfo(
         capacity=capacity if window and items <= capacity else max(capacity, sized),
         error_rate=error_rate,
-        items=items,
-        fill_ratio=sum(slice_.used for slice_ in slices) / sum(slice_.room for slice_ in slices),
-        estimated_fp_rate=1 - prod(1 - slice_.rate for slice_ in slices),
+        items=max(0, items - forgotten),
+        fill_ratio=sum(used) / sum(bits),
+        estimated_fp_rate=1 - prod(1 - _rate(slice_) for slice_ in slices),
         expected_lost=expected_lost(slices),
         bytes=memory,
-        bytes_at_capacity=round(full * max(1.0, capacity / sized)),
+        bytes_at_capacity=round(sum(bits) / 8 * max(1.0, capacity / sized)),
         slices=len(slices),
         window=window,
         generations=len({*dates}) if window else None,
@@ -119,7 +96,7 @@ def filter_info(
     )
 
 
-def expected_lost(slices: Iterable[SliceCount]) -> float:
+def expected_lost(slices: Iterable[SliceItems]) -> float:
     """Return the expected number of items that were wrongly called seen while a filter filled.
 
     Each item was checked against its own slice, while that filled, and against the older slices,
@@ -128,7 +105,13 @@ def expected_lost(slices: Iterable[SliceCount]) -> float:
     :param slices: the slices of the filter, oldest first.
     """
     lost = full_rate = 0.0
-    for slice_ in slices:
-        lost += slice_.items * full_rate + slice_.lost_alone
-        full_rate += slice_.rate
+    for spec, count in slices:
+        lost += count * full_rate + expected_false_positives(count, spec.blocks)
+        full_rate += _rate((spec, count))
     return lost
+
+
+def _rate(slice_: SliceItems) -> float:
+    """Return the chance that a slice calls a new item seen."""
+    spec, count = slice_
+    return false_positive_rate(count, spec.blocks)

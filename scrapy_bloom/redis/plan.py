@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from math import ceil, expm1
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.hashing import SECRET_BYTES, make_hash
-from scrapy_bloom.filter.info import FilterInfo, SliceCount, count_bits, filter_info
+from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.filter.sizing import (
     BLOCK_BYTES,
     MOST_GENERATIONS,
@@ -159,25 +159,21 @@ class Plan:
 
     def info(self, slices: Sequence[SliceRow]) -> FilterInfo:
         """Return the state of a filter with these slices, computed from the items in them."""
-        counts = [_count(slice_) for slice_ in slices]
         return filter_info(
-            [count for count, _ in counts],
+            [(slice_.spec, slice_.items) for slice_ in slices],
             capacity=self.capacity,
             error_rate=self.error_rate,
-            memory=sum(memory for _, memory in counts),
+            memory=sum(map(_memory, slices)),
+            forgotten=sum(slice_.again for slice_ in slices),
             window=self.window or None,
             dates=[slice_.since for slice_ in slices],
         )
 
 
-def _count(slice_: SliceRow) -> tuple[SliceCount, int]:
-    """Return the figures of a slice with its items, and roughly how much memory it takes.
-
-    What was forgotten is still in it, and new items may be mistaken for it.
-    """
-    count = replace(count_bits(slice_.spec, slice_.items), items=slice_.items - slice_.again)
+def _memory(slice_: SliceRow) -> int:
+    """Return roughly how many bytes of memory a slice takes."""
     touched = -expm1(-slice_.items / slice_.keys)
-    return count, round(touched * slice_.blocks * BLOCK_BYTES)
+    return round(touched * slice_.blocks * BLOCK_BYTES)
 
 
 def geometry(spec: SliceRow) -> str:
