@@ -90,11 +90,10 @@ class Scheduler(ScrapyScheduler):
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open filter and requests.
 
-        (1) Initialize the memory queue, for requests that cannot be stored
-        (2) Check the settings: which backend, which filter, which queues
-        (3) Open the frontier: in a ``JOBDIR`` see :class:`LocalFrontier`, in Redis
+        (1) Check the settings: which backend, which filter, which queues
+        (2) Open the frontier: in a ``JOBDIR`` see :class:`LocalFrontier`, in Redis
             :class:`SharedFrontier`
-        (4) With neither, open Scrapy's own queues and the filter
+        (3) With neither, open Scrapy's own queues and the filter
 
         If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
         its first request.
@@ -215,7 +214,7 @@ class Scheduler(ScrapyScheduler):
         classes = QueueClasses(self.pqclass, plain, start)
         report, unclean = self.df.report, self.df.unclean
         return LocalFrontier(
-            self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
+            self.crawler, self.spider, report, Path(folder), classes, unclean=unclean
         )
 
     def _open_shared(self) -> SharedFrontier:

@@ -6,7 +6,6 @@ import logging
 import pickle
 import sqlite3
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
@@ -73,7 +72,6 @@ class LocalFrontier:
     :param report: writes to stats and log.
     :param folder: the job directory.
     :param classes: Scrapy's queues, as chosen by the settings.
-    :param memory: Scrapy's priority queue for requests that cannot be stored.
     :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
     """
@@ -85,7 +83,6 @@ class LocalFrontier:
         report: Report,
         folder: Path,
         classes: QueueClasses,
-        memory: Any,
         *,
         unclean: bool,
     ) -> None:
@@ -103,8 +100,7 @@ class LocalFrontier:
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine)
             job.begin()
-        self._job, self._store, self._memory = job, job.store, memory
-        self._unordered: deque[Request] = deque()  # those that the queue in memory does not take
+        self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = self._waited = False
         session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
@@ -125,8 +121,7 @@ class LocalFrontier:
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
-        held = len(self._memory) + len(self._unordered)
-        return len(self._queues) + len(self._later) + held
+        return len(self._queues) + len(self._later) + len(self._memory) - self._memory.later
 
     # What the scheduler calls
 
@@ -159,7 +154,7 @@ class LocalFrontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request = self._pop_memory()
+        request = self._memory.pop(self._later.held_until)
         if request is not None:
             request = self._in_flight.start_held(request)
             self._inc("scheduler/dequeued/memory")
@@ -186,8 +181,8 @@ class LocalFrontier:
     @property
     def _ready(self) -> int:
         """How many requests may be sent now."""
-        held = self._later.held
-        return len(self._memory) + len(self._unordered) + self._queues.size_without(held)
+        here = len(self._memory) - self._memory.later
+        return here + self._queues.size_without(self._later.held)
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
@@ -263,18 +258,6 @@ class LocalFrontier:
             self._rest_logged = False
         return taken
 
-    def _pop_memory(self) -> Request | None:
-        waiting = self._later.memory
-        for due in waiting.pop_due(len(waiting)):
-            self._push_memory(due)
-        request: Request | None
-        while True:
-            request = self._unordered.popleft() if self._unordered else self._memory.pop()
-            until = 0.0 if request is None else self._later.held_until(request)
-            if request is None or not until:
-                return request
-            waiting.push(until, request)
-
     def _spider_idle(self) -> None:
         """Keep the spider open while requests wait for their time.
 
@@ -303,16 +286,7 @@ class LocalFrontier:
                 marks = ()
         self._in_flight.hold(request, error, marks)
         self._store.marks.withheld_changed(marks)
-        if due:
-            self._later.memory.push(due, request)
-        else:
-            self._push_memory(request)
-
-    def _push_memory(self, request: Request) -> None:
-        try:
-            self._memory.push(request)
-        except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
-            self._unordered.append(request)
+        self._memory.push(request, due)
 
     # Commits
 

@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_bloom.crawl.engine import Timer
-from scrapy_bloom.crawl.later import Holds, Waiting
+from scrapy_bloom.crawl.later import Holds, Memory, Waiting
 from scrapy_bloom.crawl.serialize import read_request
 from scrapy_bloom.local.queue import LATER, Queues
 
@@ -80,13 +80,13 @@ class Later:
     :param engine: is woken then.
 
     Attributes:
-        memory: requests that cannot be stored and must not be sent yet.
+        memory: requests that cannot be stored.
     """
 
     def __init__(self, store: Store, queues: Queues, engine: Engine) -> None:
         self._store, self._queues, self._engine = store, queues, engine
         self._rows: Waiting[int] = Waiting()
-        self.memory: Waiting[Request] = Waiting()
+        self.memory = Memory()
         self._holds: Holds[str] = Holds()
         self._room = _ASIDE
         self._timer = Timer(engine.wake)
@@ -98,7 +98,7 @@ class Later:
 
     def __len__(self) -> int:
         """Return how many requests wait for a time."""
-        return len(self._rows) + len(self.memory)
+        return len(self._rows) + self.memory.later
 
     def push(self, request: Request, due: float) -> Exception | None:
         """Add a request that waits until `due`.
