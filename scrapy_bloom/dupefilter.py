@@ -30,7 +30,6 @@ from scrapy_bloom.settings import BACKEND, Settings, client_library
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from twisted.internet.defer import Deferred
     from typing_extensions import Self
 
     from scrapy_bloom.redis.plain import SharedFilter
@@ -127,18 +126,15 @@ class BloomDupeFilter:
         checks = self._open_late() if self.checks is None else self.checks
         return checks.check(request) is SEEN
 
-    def close(self, reason: str) -> Deferred[None] | None:  # noqa: ARG002 - Scrapy's signature
-        """Store the filter if it is kept, and write the final stats. Never raises.
-
-        :returns: a Deferred that fires when that is done; None if it is.
-        """
+    def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
+        """Store the filter if it is kept, and write the final stats. Never raises."""
         closing, self._filter = self._filter, None
         self.checks = Unfiltered(
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
         if closing is None:
             self.report.closed()
-            return None
+            return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
             closing.session.withdraw(request)
@@ -149,9 +145,8 @@ class BloomDupeFilter:
                 f" SCHEDULER_DEBUG = True Scrapy logs what it cannot serialize, such as lambdas as"
                 f" callbacks."
             )
-        done = closing.close()
+        closing.close()
         self.report.closed()
-        return done
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.

@@ -230,8 +230,6 @@ class Scheduler(ScrapyScheduler):
             stored = await frontier.close()
         finally:
             self._frontier = None
-            closed = self.df.close(reason)
-            if closed is not None:
-                await closed
+            self.df.close(reason)
             if not stored:
                 self.df.report.set(stats.NOT_STORED, 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import is_inspection_command, run_beside
+from scrapy_bloom.crawl.engine import is_inspection_command
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
@@ -19,13 +19,8 @@ from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.report import Report
-
-
-_SLOW: Final = 32_000_000
-"""Size in bytes of a filter that takes about 0.1 s to store."""
 
 
 class PlainFilter:
@@ -99,19 +94,9 @@ class PlainFilter:
         self.emptied = self._filter.clear()
         return self.emptied
 
-    def close(self) -> Deferred[None] | None:
-        """Store the filter and write the final stats; return a Deferred, or None if done."""
-        info = self._filter.info()
-        self._report.describe(info)
+    def close(self) -> None:
+        """Store the filter and write the final stats."""
+        self._report.describe(self._filter.info())
         self._report.flush()
-        if self._job is None:
-            return None
-        if info.bytes > _SLOW:
-            return run_beside(self._store)
-        self._store()
-        return None
-
-    def _store(self) -> None:
-        assert self._job is not None  # noqa: S101 - there is something to store
-        if not self._job.close():
+        if self._job is not None and not self._job.close():
             self._report.set(stats.NOT_STORED, 1)

@@ -24,7 +24,6 @@ from scrapy_bloom.signals import forget_page
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.report import Report
 
@@ -108,7 +107,7 @@ class SharedFilter:
         self._deleted = self.emptied and at_end
         return self.emptied
 
-    def close(self) -> Deferred[None] | None:
+    def close(self) -> None:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
             if self._kept or not self._filter.usable:
@@ -120,7 +119,6 @@ class SharedFilter:
                 self._report.set(stats.FROM_BACKEND[name], value)
         self._report.flush()
         self._filter.close()
-        return None
 
     def _describe(self) -> None:
         report_state(self._report, self._filter.worker, self._key)
