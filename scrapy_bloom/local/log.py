@@ -92,15 +92,3 @@ class Log:
         """Remove the marker if the last connection to close has removed the log."""
         if not file.log_size(self._path):
             self._marker.unlink(missing_ok=True)
-
-    def keep(self) -> sqlite3.Connection | None:
-        """Return a connection that keeps the log if it is closed after all others.
-
-        The last connection to close checkpoints the log, unless it is read-only. None without a
-        log.
-        """
-        if not file.log_size(self._path):
-            return None
-        other = file.connect(self._path, "ro")
-        other.execute("SELECT count(*) FROM counters").fetchone()
-        return other

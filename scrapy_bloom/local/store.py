@@ -313,13 +313,8 @@ class Store:
         self.log.closed()
 
     def abandon(self) -> None:
-        """Close the file without writing anything more, as a kill would."""
+        """Close the file as after the last commit; the next run finds that this one was killed."""
         self.log.wait()
-        with suppress(sqlite3.Error):
-            other = self.log.keep()
-            self._database.close()
-            if other is not None:
-                other.close()
         self._database.close()
 
     # Opening
