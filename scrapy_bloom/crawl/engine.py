@@ -65,8 +65,11 @@ class Engine:
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
         self._watches = False  # whether it learns of what callbacks yield
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
-        handles = callable(getattr(self._scraper, "handle_spider_error", None))
-        if not isinstance(in_progress, set) or not handles:
+        watched = ("_download", "_handle_downloader_output"), ("handle_spider_error",)
+        owners = zip((engine, self._scraper), watched, strict=True)
+        if not isinstance(in_progress, set) or not all(
+            hasattr(owner, name) for owner, names in owners for name in names
+        ):
             raise BackendError(
                 f"SCHEDULER = 'scrapy_bloom.Scheduler' cannot see in Scrapy {scrapy.__version__}"
                 f" which requests are done. Use a version that it was tested with (the docs list"
@@ -180,14 +183,9 @@ class Engine:
         self._watch(self._engine, "_handle_downloader_output")
 
     def _watch_downloads(self) -> None:
-        """Start recording which requests are sent and have no result that the engine has handled.
-
-        Where Scrapy works differently, nothing is recorded.
-        """
-        engine, names = self._engine, ("_download", "_handle_downloader_output")
-        if not all(hasattr(engine, name) for name in names):
-            return
-        download, handle = (getattr(engine, name) for name in names)
+        """Start recording which requests are sent and have no result that the engine handled."""
+        engine = self._engine
+        download, handle = engine._download, engine._handle_downloader_output  # noqa: SLF001 - see above
 
         def watched_download(request: Request) -> Any:
             if request is self._sent:  # else it is a download of someone else's
@@ -352,9 +350,6 @@ class Downloads:
 
 def slot_of(crawler: Crawler, request: Request) -> str:
     """Return the download slot of a request."""
-    throttler: Any = getattr(crawler, "throttler", None)  # scrapy#6931
-    if throttler is not None:
-        return str(throttler.get_scopes_key(request))
     return str(engine_of(crawler).downloader.get_slot_key(request))
 
 
@@ -380,8 +375,7 @@ def engine_of(crawler: Crawler) -> Any:
 def scheduler_of(crawler: Crawler) -> Any:
     """Return the scheduler of a crawl, or None if there is none (yet)."""
     engine = engine_of(crawler)
-    slot = getattr(engine, "_slot", None) or getattr(engine, "slot", None)
-    return getattr(slot, "scheduler", None)
+    return getattr(getattr(engine, "_slot", None), "scheduler", None)
 
 
 def apply_settings(crawler: Crawler) -> None:
@@ -437,24 +431,9 @@ def refuse(crawler: Crawler, reason: str) -> None:
     """
     exit_with_error_code(crawler)
     write_no_state(crawler)
-    engine = engine_of(crawler)
-    if engine is None:
+    if engine_of(crawler) is None:
         raise CloseSpider(reason)
-    if scrapy.version_info < (2, 14):  # cannot be closed before it runs, and would begin to crawl
-        engine._start = None  # noqa: SLF001 - see above
-        engine.pause()
-        _close_when_running(crawler, reason)
-        return
-
-    def raise_when_open() -> None:
-        raise CloseSpider(reason)
-
-    async def close_when_open() -> None:
-        await engine.close_spider_async(reason=reason)
-
-    from_scrapy_2_18 = scrapy.version_info >= (2, 18)  # acts on what its handlers raise
-    handler = raise_when_open if from_scrapy_2_18 else close_when_open
-    crawler.signals.connect(handler, signal=signals.spider_opened, weak=False)
+    close_spider(crawler, reason)
 
 
 def exit_with_error_code(crawler: Crawler) -> None:
@@ -471,33 +450,26 @@ def exit_with_error_code(crawler: Crawler) -> None:
 
 
 def close_spider(crawler: Crawler, reason: str) -> None:
-    """Close the spider of a crawl; without an engine, as in a shell, do nothing."""
+    """Close the spider of a crawl once its engine runs. Without one, as in a shell, do nothing."""
     engine = engine_of(crawler)
-    if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
+    if getattr(engine, "spider", None) is None:
+        return
+    if not engine.running:  # it cannot close the spider yet, and must not begin to crawl
+        engine._start = None  # noqa: SLF001 - see above
+        engine.pause()
+        call_later(0.01, lambda: close_spider(crawler, reason))
+    elif hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
         deferred_from_coro(engine.close_spider_async(reason=reason))
-    elif engine is not None:
-        _close_when_running(crawler, reason)
-
-
-def _close_when_running(crawler: Crawler, reason: str) -> None:
-    """Close the spider on Scrapy 2.13. That hangs until the engine is running, so wait for it."""
-    engine = engine_of(crawler)
-    if engine.running:
-        engine.close_spider(crawler.spider, reason)
     else:
-        call_later(0.01, lambda: _close_when_running(crawler, reason))
+        engine.close_spider(crawler.spider, reason)
 
 
 def call_later(seconds: float, do: Callable[[], object]) -> Any:
     """Call `do` after a delay, with or without a reactor; return an object with ``cancel()``."""
-    try:
-        from scrapy.utils.asyncio import call_later as scrapys  # noqa: PLC0415 - from Scrapy 2.14
-    except ImportError:
-        from twisted.internet import reactor  # noqa: PLC0415 - installs one, as Scrapy has done
-
-        twisted: Any = reactor  # its module is not typed
-        return twisted.callLater(seconds, do)
-    return scrapys(seconds, do)
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
+    if reactor is None:
+        return asyncio.get_running_loop().call_later(seconds, do)
+    return reactor.callLater(seconds, do)
 
 
 class Timer:
@@ -537,12 +509,14 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
     :returns: a Deferred that fires with the result. If neither is running, `function` ran here.
     """
     done: Deferred[T] = Deferred()
-    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
-    if reactor is not None and reactor.running:
-        call_back: Callable[..., object] = reactor.callFromThread
-    elif reactor is None and _loop_is_running():
-        call_back = asyncio.get_running_loop().call_soon_threadsafe
-    else:
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # as above
+    call_back: Callable[..., object] | None = None
+    if reactor is None:
+        with suppress(RuntimeError):  # no loop is running
+            call_back = asyncio.get_running_loop().call_soon_threadsafe
+    elif reactor.running:
+        call_back = reactor.callFromThread
+    if call_back is None:
         done.callback(function())
         return done
 
@@ -557,11 +531,3 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
 
     Thread(target=run, name="scrapy-bloom", daemon=True).start()
     return done
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

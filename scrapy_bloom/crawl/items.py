@@ -9,7 +9,6 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,7 +142,7 @@ class Items:
             for file in self._files():
                 file.flush()
                 if self._sync:
-                    _to_disk(getattr(file, "file", file).fileno())
+                    os.fsync(getattr(file, "file", file).fileno())
         except Exception as error:  # noqa: BLE001 - the exporter may be third-party
             return error
         return None
@@ -156,9 +155,7 @@ class Items:
     async def _answer_of_pipelines(self) -> Exception | None:
         for _, answer in self._crawler.signals.send_catch_log(before_commit):
             try:
-                if isinstance(answer, Deferred):
-                    await answer
-                elif isawaitable(answer):
+                if isawaitable(answer):
                     await deferred_from_coro(answer)
             except CancelledError:  # is no Exception
                 return Exception("a handler of before_commit was cancelled")
@@ -198,6 +195,7 @@ class Items:
         """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
         self._end_lines()
         for slot in getattr(self._feeds, "slots", ()):
+            uri = _WHO.sub("//", str(slot.uri_template))
             plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
             processed = slot.feed_options.get("postprocessing")
             if isinstance(slot.storage, FileFeedStorage) and not processed:
@@ -206,15 +204,15 @@ class Items:
                         logging.WARNING,
                         "The feed %s is overwritten by each run: the items of earlier runs are lost"
                         " with it. To keep them, set overwrite to False (-o instead of -O).",
-                        _WHO.sub("//", str(slot.uri_template)),
+                        uri,
                     )
-                elif slot.format in _WHOLE and "%(" not in str(slot.uri_template):
+                elif slot.format in _WHOLE and "%(" not in uri:
                     self._report.log(
                         logging.WARNING,
                         "A second run cannot append to the %s feed %s: the file would not be valid."
                         " Use jsonlines or csv, or one feed per run.",
                         slot.format,
-                        _WHO.sub("//", str(slot.uri_template)),
+                        uri,
                     )
             elif processed or not plain:
                 self._report.log(
@@ -222,18 +220,9 @@ class Items:
                     "The feed %s is %s: a kill loses the last items in it, though their pages are"
                     " done. To lose none, use a plain local feed and compress or upload it"
                     " afterwards, or a pipeline with before_commit.",
-                    _WHO.sub("//", str(slot.uri_template)),
+                    uri,
                     "post-processed" if plain else "uploaded when it ends",
                 )
-
-
-def _to_disk(descriptor: int) -> None:
-    """Sync a file to disk. On macOS ``fsync`` leaves data in the drive's cache."""
-    try:
-        fcntl: Any = import_module("fcntl")  # not on Windows
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    except (ImportError, AttributeError, OSError):  # not every file system supports it
-        os.fsync(descriptor)
 
 
 def _end(file: Any) -> int | None:
