@@ -5,12 +5,11 @@ Under our scheduler the filter only logs and counts: the frontier decides.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
-from scrapy.utils.request import referer_str
+from scrapy.dupefilters import RFPDupeFilter
 
 from scrapy_bloom.crawl.engine import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.crawl.other_schedulers import (
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from scrapy_bloom.redis.plain import SharedFilter
-
-logger = logging.getLogger(__name__)
 
 SEEN = Verdict.SEEN
 
@@ -68,8 +65,7 @@ class BloomDupeFilter:
         self.report = Report(crawler)
         self._shared_queue = False
         self._crawling = False  # scrapy-redis clears before a crawl, and after it to clean up
-        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        self._logged_duplicate = False
+        self._scrapys = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -159,38 +155,25 @@ class BloomDupeFilter:
         else:
             emptied = self._filter is not None and self._filter.clear(at_end=self._crawling)
         if emptied and self._crawling:
-            logger.info(
+            self.report.info(
                 "The filter and the request queue are emptied at the end of the crawl, because no"
-                " other worker uses them. SCHEDULER_PERSIST = True keeps them.",
-                extra={"spider": self._crawler.spider},
+                " other worker uses them. SCHEDULER_PERSIST = True keeps them."
             )
         if not emptied:
             spared = spare_queue(self._crawler, self)
             if self._filter is not None:  # else the error was logged
-                logger.info(
-                    "%s not emptied: other workers may be using them, or have left requests there.",
-                    "The filter and the request queue are" if spared else "The filter is",
-                    extra={"spider": self._crawler.spider},
+                what = "The filter and the request queue are" if spared else "The filter is"
+                self.report.info(
+                    f"{what} not emptied: other workers may be using them, or have left requests"
+                    f" there."
                 )
 
     def log(self, request: Request, spider: Spider) -> None:
-        """Count a dropped request, and log the first one, or all with ``DUPEFILTER_DEBUG``."""
-        if self._debug:
-            logger.debug(
-                "Filtered duplicate request: %(request)s (referer: %(referer)s)",
-                {"request": request, "referer": referer_str(request)},
-                extra={"spider": spider},
-            )
-        elif not self._logged_duplicate:
-            self._logged_duplicate = True
-            logger.debug(
-                "Filtered duplicate request: %(request)s"
-                " - no more duplicates will be shown"
-                " (see DUPEFILTER_DEBUG to show all duplicates)",
-                {"request": request},
-                extra={"spider": spider},
-            )
-        self.report.inc("dupefilter/filtered")
+        """Count and log a dropped request as Scrapy's own filter does."""
+        try:
+            self._scrapys.log(request, spider)
+        except Exception as error:  # noqa: BLE001 - the stats collector may be third-party
+            self.report.stats_failed(error)
 
     def _open(self, *, empty: bool = False) -> None:
         """Open the filter.

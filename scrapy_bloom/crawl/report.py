@@ -105,17 +105,11 @@ class Report:
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
-        try:
-            self._collector.inc_value(key, count)
-        except Exception as error:  # noqa: BLE001 - the collector may be third-party
-            self._stats_failed(error)
+        self._collect("inc_value", key, count)
 
     def set(self, stat: Stat, value: float) -> None:
         """Set one of our stats, rounded to three decimals."""
-        try:
-            self._collector.set_value(stat.key, round(value, 3))
-        except Exception as error:  # noqa: BLE001 - the collector may be third-party
-            self._stats_failed(error)
+        self._collect("set_value", stat.key, round(value, 3))
 
     def set_if_used(self, stat: Stat, value: float) -> None:
         """Set one of our stats, unless it is 0 and was never set."""
@@ -297,17 +291,21 @@ class Report:
         """
         logger.log(level, text, *values, exc_info=failure, extra={"spider": self._crawler.spider})
 
-    def _get(self, stat: Stat, default: Any = 0) -> Any:
-        try:
-            return self._collector.get_value(stat.key, default)
-        except Exception as error:  # noqa: BLE001 - the collector may be third-party
-            self._stats_failed(error)
-            return default
-
-    def _stats_failed(self, error: Exception) -> None:
+    def stats_failed(self, error: Exception) -> None:
+        """Log that a number could not be counted, once per crawl."""
         self.once(
             logging.ERROR,
             "The stats collector failed, so stats that begin with bloom/ may be wrong. The filter"
             " is not affected. This is logged once.",
             failure=error,
         )
+
+    def _get(self, stat: Stat, default: Any = 0) -> Any:
+        return self._collect("get_value", stat.key, default)
+
+    def _collect(self, method: str, key: str, value: Any) -> Any:
+        try:
+            return getattr(self._collector, method)(key, value)
+        except Exception as error:  # noqa: BLE001 - the collector may be third-party
+            self.stats_failed(error)
+            return value

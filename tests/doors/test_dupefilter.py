@@ -142,26 +142,6 @@ async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, mon
 # Log and stats
 
 
-@pytest.mark.parametrize("debug", [True, False])
-@pytest.mark.each_scrapy
-def test_the_log_texts_are_those_of_the_scrapy_that_is_installed(debug, caplog):
-    caplog.set_level(logging.DEBUG)
-    texts = []
-    for name in ("scrapy.dupefilters.RFPDupeFilter", "scrapy_bloom.BloomDupeFilter"):
-        settings = {"DUPEFILTER_DEBUG": debug, "DUPEFILTER_CLASS": name}
-        dupefilter, crawler = make_filter(settings, Follower)
-        spider = Follower.from_crawler(crawler)
-        caplog.clear()
-        for number in (1, 1, 2):
-            request = page(number).replace(headers={"Referer": f"https://{number}.example"})
-            dupefilter.log(request, spider)
-        texts.append([record.getMessage() for record in caplog.records])
-        assert all(record.spider is spider for record in caplog.records)
-        assert crawler.stats.get_value("dupefilter/filtered") == 3
-    assert texts[0] == texts[1]
-    assert len(texts[0]) == (3 if debug else 1)
-
-
 LINKED = {
     "/": lambda *_: [f"/{number}" for number in range(120)] * 2,
     **{f"/{number}": lambda *_: ["/"] for number in range(120)},
