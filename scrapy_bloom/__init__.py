@@ -6,46 +6,25 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from scrapy_bloom._version import __version__
+from scrapy_bloom._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from scrapy_bloom.addon import Addon
-    from scrapy_bloom.dupefilter import BloomDupeFilter
-    from scrapy_bloom.errors import (
-        BackendError,
-        BloomError,
-        FilterLostError,
-        JobInUseError,
-        SettingError,
-        StateError,
-    )
-    from scrapy_bloom.filter.bloom import LocalFilter
-    from scrapy_bloom.filter.info import FilterInfo
-    from scrapy_bloom.fingerprinter import CanonicalFingerprinter
-    from scrapy_bloom.forgetting import ForgetFailed, forget
-    from scrapy_bloom.redis.filter import RedisFilter
-    from scrapy_bloom.retry_after import RetryAfter
-    from scrapy_bloom.scheduler import Scheduler
-
-    __all__ = [
-        "Addon",
-        "BackendError",
-        "BloomDupeFilter",
-        "BloomError",
-        "CanonicalFingerprinter",
-        "FilterInfo",
-        "FilterLostError",
-        "ForgetFailed",
-        "JobInUseError",
-        "LocalFilter",
-        "RedisFilter",
-        "RetryAfter",
-        "Scheduler",
-        "SettingError",
-        "StateError",
-        "__version__",
-        "forget",
-    ]
+if TYPE_CHECKING:  # each name twice: it is exported
+    from scrapy_bloom.addon import Addon as Addon
+    from scrapy_bloom.dupefilter import BloomDupeFilter as BloomDupeFilter
+    from scrapy_bloom.errors import BackendError as BackendError
+    from scrapy_bloom.errors import BloomError as BloomError
+    from scrapy_bloom.errors import FilterLostError as FilterLostError
+    from scrapy_bloom.errors import JobInUseError as JobInUseError
+    from scrapy_bloom.errors import SettingError as SettingError
+    from scrapy_bloom.errors import StateError as StateError
+    from scrapy_bloom.filter.bloom import LocalFilter as LocalFilter
+    from scrapy_bloom.filter.info import FilterInfo as FilterInfo
+    from scrapy_bloom.fingerprinter import CanonicalFingerprinter as CanonicalFingerprinter
+    from scrapy_bloom.forgetting import ForgetFailed as ForgetFailed
+    from scrapy_bloom.forgetting import forget as forget
+    from scrapy_bloom.redis.filter import RedisFilter as RedisFilter
+    from scrapy_bloom.retry_after import RetryAfter as RetryAfter
+    from scrapy_bloom.scheduler import Scheduler as Scheduler
 
 _ROOMS = {
     "Addon": "addon",

@@ -184,15 +184,13 @@ class InFlight:
         closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing) or self._visits.pop(request, None) is None:
             return
-        if closes:
-            text = "%s closed the spider (%s): the next run will fetch it again."
-            self._report.once(logging.INFO, text, request, getattr(error, "reason", error))
-        else:
-            text = (
-                "%s failed while the spider was closing: the next run will fetch it again. More"
-                " such pages are not shown."
-            )
-            self._report.once(logging.INFO, text, request)
+        self._report.once(
+            logging.INFO,
+            "%s %s (%s): the next run will fetch it again. More such pages are not shown.",
+            request,
+            "closed the spider" if closes else "failed while the spider was closing",
+            getattr(error, "reason", error),
+        )
 
 
 def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
