@@ -300,7 +300,7 @@ class RedisFilter:
             if leases and not waits and time.monotonic() > patience:
                 waits = True
                 logger.info(
-                    "Redis at %s, key %r: worker %s does not renew its lease, and was probably"
+                    "Redis at %s, key %s: worker %s does not renew its lease, and was probably"
                     " killed. Waiting until it ends: at most %.0f s.",
                     *(self.worker.address, self._key, *max(leases.items(), key=itemgetter(1))),
                 )

@@ -447,7 +447,7 @@ class SharedKey:
         if back or aside:
             logger.log(
                 logging.WARNING if aside else logging.INFO,
-                "Redis at %s, key %r: %s requests of workers that missed their lease are back in"
+                "Redis at %s, key %s: %s requests of workers that missed their lease are back in"
                 " the queue, %s were moved to the failed list",
                 *(self._worker.address, self.key, f"{back:,}", f"{aside:,}"),
             )

@@ -354,8 +354,9 @@ class SharedQueue:
         exchange.begin_again = surprise.kind is not Loss.DEAD or not whole
         if exchange.begin_again:
             logger.warning(
-                "Redis at %s, key %r: %s. This worker starts over: it runs start() again, and"
-                " pages may be fetched again. None is lost that start() or another page leads to.",
+                "Redis at %s, key %s: %s. This worker starts over: it runs start() again, and"
+                " pages may be fetched again. Every page that start() or another page links to is"
+                " still fetched.",
                 self.worker.address,
                 self.key,
                 surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
