@@ -350,6 +350,9 @@ class Downloads:
 
 def slot_of(crawler: Crawler, request: Request) -> str:
     """Return the download slot of a request."""
+    throttler: Any = getattr(crawler, "throttler", None)  # scrapy#6931
+    if throttler is not None:
+        return str(throttler.get_scopes_key(request))
     return str(engine_of(crawler).downloader.get_slot_key(request))
 
 

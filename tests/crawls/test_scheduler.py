@@ -9,7 +9,9 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing, suppress
+from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 import scrapy.squeues
@@ -26,6 +28,7 @@ from support.internals import scheduler_of
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 
+from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.local import frontier
 from scrapy_bloom.local.store import Store
 
@@ -335,6 +338,16 @@ async def test_a_priority_queue_may_look_at_a_request_and_leave_it(job, order):
     assert (pages.missed, pages.repeated, rows(job)) == (set(), {}, [])
     assert Peeking.alike[True] >= pages.pages
     assert not Peeking.alike[False]
+
+
+def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
+    request, engine = Request("http://a.test/"), Mock()
+    engine.downloader.get_slot_key.side_effect = lambda request: f"slot of {request.url}"
+    crawler = SimpleNamespace(engine=engine)
+    assert slot_of(crawler, request) == "slot of http://a.test/"
+    engine.downloader.get_slot_key.side_effect = DeprecationWarning
+    crawler.throttler = Mock(get_scopes_key=lambda request: f"scopes of {request.url}")
+    assert slot_of(crawler, request) == "scopes of http://a.test/"
 
 
 @ensureDeferred
