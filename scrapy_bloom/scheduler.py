@@ -156,10 +156,7 @@ class Scheduler(ScrapyScheduler):
     def next_request(self) -> Request | None:
         """Return the next request to send, None if none is ready."""
         frontier = self._frontier
-        if frontier is not None:
-            return frontier.next()
-        # The engine may ask again before it closes a refused crawl.
-        return None if self._refused else super().next_request()
+        return super().next_request() if frontier is None else frontier.next()
 
     def held_until(self, request: Request) -> float:
         """Return until when the slot of a request on its way is left alone, 0 if it is not.

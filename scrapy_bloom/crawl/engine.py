@@ -26,7 +26,6 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
-from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -36,7 +35,6 @@ from scrapy_bloom.errors import BackendError
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 T = TypeVar("T")
 
@@ -354,12 +352,6 @@ def slot_of(crawler: Crawler, request: Request) -> str:
     if throttler is not None:
         return str(throttler.get_scopes_key(request))
     return str(engine_of(crawler).downloader.get_slot_key(request))
-
-
-def rotates_hosts(settings: BaseSettings) -> bool:
-    """Return whether Scrapy's priority queue takes hosts in turn."""
-    queue = load_object(settings["SCHEDULER_PRIORITY_QUEUE"])
-    return isinstance(queue, type) and issubclass(queue, DownloaderAwarePriorityQueue)
 
 
 def _jitter_of(slot: Any) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.engine import (
@@ -22,7 +23,7 @@ from scrapy_bloom.crawl.engine import (
     Engine,
     Timer,
     exit_with_error_code,
-    rotates_hosts,
+    has_queues_by_slot,
     run_beside,
 )
 from scrapy_bloom.crawl.in_flight import InFlight
@@ -91,7 +92,9 @@ class SharedFrontier:
         self._engine, self._dumps, self._dupefilter = engine, kind.dumps, dupefilter
         session = Session(crawler, settings, report)
         self._waits = settings[ON_BACKEND_ERROR] != "close"
-        by_host = rotates_hosts(crawler.settings)
+        by_host = bool(
+            has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
+        )
         self._queue = queue_of(crawler, settings, session, kind, one_slot=not by_host)
         self._items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] == "machine")
         self._downloads = Downloads(crawler)

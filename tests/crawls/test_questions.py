@@ -1,6 +1,7 @@
 """A request is a duplicate if all its marks are there, wherever that is known."""
 
 import asyncio
+import random
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -9,6 +10,8 @@ from scrapy.utils.request import RequestFingerprinter
 from support.crawling import Follower, crawl, kept
 from support.internals import is_settled, scheduler_of
 from support.sites import Pages
+
+from scrapy_bloom.signals import forget_page
 
 pytestmark = pytest.mark.server
 
@@ -23,7 +26,7 @@ class Failing(RequestFingerprinter):
 
 
 class Asking(Follower):
-    """Enqueues requests one after the other, and notes which of them are taken."""
+    """Does one thing after the other, and notes which of its requests are taken."""
 
     name = "asking"
 
@@ -34,12 +37,16 @@ class Asking(Follower):
             taken.discard(request.cb_kwargs["number"])
 
         self.crawler.signals.connect(dropped, signals.request_dropped)
-        for number, (page, chain, held, more) in enumerate(self.steps):
+        for number, (kind, page, chain, more) in enumerate(self.steps):
             before = {"redirect_urls": [self.url + each for each in chain]} if chain else {}
-            callback = (lambda *_, **__: None) if held else self.ignore
+            callback = (lambda *_, **__: None) if kind == "hold" else self.ignore
             numbered = {"cb_kwargs": {"number": number}}
             request = Request(self.url + page, callback, meta=before | more, **numbered)
-            if scheduler.enqueue_request(request):
+            if kind in ("fail", "forget"):
+                self.crawler.signals.send_catch_log(
+                    forget_page, request=request, failed=kind == "fail"
+                )
+            elif scheduler.enqueue_request(request):
                 taken.add(number)
             while not is_settled(self.crawler):  # noqa: ASYNC110 - there is no event for that
                 await asyncio.sleep(0.002)
@@ -53,7 +60,15 @@ class Asking(Follower):
 
 def ask(page, *chain, held=False, **meta):
     """Return one step: a page, the redirects that led to it, and whether it cannot be stored."""
-    return page, chain, held, meta
+    return "hold" if held else "ask", page, chain, meta
+
+
+async def take(storage_settings, steps, **settings):
+    """Return the crawler that has made these steps; its spider knows which were taken."""
+    pages = {f"/{page}": lambda *_: [] for page in ("a", "b", "c", "d", "broken")}
+    with Pages(pages) as site:
+        spider = type("Asking", (Asking,), {"steps": steps})
+        return await crawl(spider, storage_settings | settings, url=f"{site.url}/")
 
 
 @pytest.fixture(params=["kept job", "shared"])
@@ -66,23 +81,16 @@ def storage_settings(request, job):
     return kept(job) | {"JOBDIR": ""} | redis
 
 
-async def taken(storage_settings, steps, **settings):
-    """Return which of these steps were taken, and how many could not be checked."""
-    pages = {"/a": lambda *_: [], "/b": lambda *_: [], "/broken": lambda *_: []}
-    with Pages(pages) as site:
-        spider = type("Asking", (Asking,), {"steps": steps})
-        crawler = await crawl(spider, storage_settings | settings, url=f"{site.url}/")
-    return crawler.spider.parsed, crawler.stats.get_value("bloom/errors", 0)
-
-
 @ensureDeferred
 @pytest.mark.parametrize("chain", [("a", "broken"), ("broken", "a")])
 async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(storage_settings, chain):
     """It is needed to ask for the step, or to note what was dropped with it."""
     steps = [ask("a"), ask("a"), ask("a", *chain), ask("a", *chain), ask("a", *chain)]
     settings = {"REQUEST_FINGERPRINTER_CLASS": Failing}
+    crawler = await take(storage_settings, steps, **settings)
+    assert crawler.spider.parsed == [0, 2, 3, 4]
     first_is_a_step = chain[-1] == "a"  # found before the page without a fingerprint
-    assert await taken(storage_settings, steps, **settings) == ([0, 2, 3, 4], 3 - first_is_a_step)
+    assert crawler.stats.get_value("bloom/errors") == 3 - first_is_a_step
 
 
 @ensureDeferred
@@ -91,10 +99,10 @@ async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(storage_
 async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(
     storage_settings, again, held
 ):
-    first = ask("a", held=True, **again[3])
-    page, chain, _, meta = again
-    steps = [first, (page, chain, held, meta), ask("b"), (page, chain, held, meta)]
-    assert (await taken(storage_settings, steps))[0] == [0, 2]
+    _, page, chain, meta = again
+    again = ask(page, *chain, held=held, **meta)
+    steps = [ask("a", held=True, **meta), again, ask("b"), again]
+    assert (await take(storage_settings, steps)).spider.parsed == [0, 2]
 
 
 @ensureDeferred
@@ -102,4 +110,23 @@ async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_the_next
     storage_settings,
 ):
     steps = [ask("a", held=True), ask("a", "a", held=True), ask("a", "a", held=True)]
-    assert (await taken(storage_settings, steps))[0] == [0, 1]
+    assert (await take(storage_settings, steps)).spider.parsed == [0, 1]
+
+
+@ensureDeferred
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(job, server, key, seed):
+    """What is judged at once in a job directory is judged the same when Redis answers later."""
+    dice = random.Random(seed)
+    steps = [
+        (kind, dice.choice("abcd"), dice.choices("abcd", k=dice.randrange(4)), {})
+        for kind in dice.choices(("ask", "fail", "forget"), (14, 5, 3), k=30)
+    ]
+    redis = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key, "BLOOM_REDIS_TIMEOUT": 10}
+    results = []
+    for settings in (kept(job), {**kept(job), "JOBDIR": "", **redis}):
+        crawler = await take(settings, steps)
+        names = ("new", "seen", "redirect_exempt", "failed", "forgotten", "not_forgotten")
+        counts = {name: crawler.stats.get_value(f"bloom/{name}", 0) for name in names}
+        results.append((crawler.spider.parsed, counts))
+    assert results[0] == results[1]
