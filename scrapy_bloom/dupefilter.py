@@ -6,7 +6,7 @@ Under our scheduler the filter only logs and counts: the frontier decides.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
@@ -31,16 +31,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+    from scrapy_bloom.crawl.session import Session
     from scrapy_bloom.redis.plain import SharedFilter
 
 SEEN = Verdict.SEEN
-
-
-class Checks(Protocol):
-    """What checks each request: a filter, or the frontier of our scheduler."""
-
-    def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request; a filter also marks it. Never raises."""
 
 
 class BloomDupeFilter:
@@ -57,7 +51,7 @@ class BloomDupeFilter:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self.checks: Checks | None = None
+        self.checks: Session | Unfiltered | None = None
         self.unclean = False
         self.refusal: BloomError | None = None
         self._filter: PlainFilter | SharedFilter | None = None  # None also under our scheduler
@@ -118,9 +112,7 @@ class BloomDupeFilter:
 
         If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
-        # Not `self.checks or ...`: an empty frontier is falsy.
-        checks = self._open_late() if self.checks is None else self.checks
-        return checks.check(request) is SEEN
+        return (self.checks or self._open_late()).check(request) is SEEN
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
         """Store the filter if it is kept, and write the final stats. Never raises."""
@@ -218,7 +210,7 @@ class BloomDupeFilter:
             empty=empty,
         )
 
-    def _open_late(self, *, empty: bool = False) -> Checks:
+    def _open_late(self, *, empty: bool = False) -> Session | Unfiltered:
         """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)
@@ -245,7 +237,7 @@ class BloomDupeFilter:
 
 
 class Unfiltered:
-    """Stands in for a filter that could not be opened, or is closed: every request is crawled.
+    """Stands in where no filter is asked, or none is open: every request is crawled.
 
     :param error: why there is none.
     """

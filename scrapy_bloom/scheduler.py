@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     Frontier = LocalFrontier | SharedFrontier
 
 logger = logging.getLogger(__name__)
+
+_ASKED: Final = BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
 
 
 class Scheduler(ScrapyScheduler):
@@ -194,7 +196,8 @@ class Scheduler(ScrapyScheduler):
         check_watched(crawler, settings)
         if shared and folder:
             check_unused(Path(folder))
-        self.df.checks = frontier = self._open_shared() if shared else self._open_local(folder)
+        frontier = self._open_shared() if shared else self._open_local(folder)
+        self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
         return frontier
 

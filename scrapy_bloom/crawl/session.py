@@ -156,30 +156,25 @@ class Session:
             step = step_fingerprint(len(request.meta["redirect_urls"]), page)
             yield step, self._step_age if max_age is None else max_age, EXEMPT
 
-    def check(self, request: Request, *, mark: bool = True) -> Verdict:
-        """Return the verdict on a request.
-
-        :param mark: whether to mark it; if not, a request with a maximum age counts as new.
-        """
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it."""
         verdict = SEEN
         try:
             page, steps = self.identify(request)
             for fingerprint, max_age, if_missing in self.questions(request, page):
-                if not self._seen(fingerprint, max_age, mark=mark):
+                if not self._seen(fingerprint, max_age):
                     verdict = if_missing
                     break
-            if verdict is SEEN and mark and (dropped := self.note_dropped(request, page)):
+            if verdict is SEEN and (dropped := self.note_dropped(request, page)):
                 self._forget(dropped, failed=True)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self.fail(request, error)
         self._report.count(verdict, steps)
         return verdict
 
-    def _seen(self, fingerprint: bytes, max_age: float | None, *, mark: bool) -> bool:
+    def _seen(self, fingerprint: bytes, max_age: float | None) -> bool:
         if self.failed.since and self.failed.has(fingerprint, max_age):
             return True
-        if not mark:
-            return max_age is None and fingerprint in self.filter
         if max_age is None:
             return self.filter.add(fingerprint)
         return self.filter.add_aged(fingerprint, max_age)

@@ -125,13 +125,6 @@ class LocalFrontier:
 
     # What the scheduler calls
 
-    def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request not enqueued here; one with a maximum age counts as new.
-
-        Marks nothing: every mark must have a request.
-        """
-        return self._session.check(request, mark=False)
-
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
         due = pop_due(request, self._report)

@@ -85,13 +85,6 @@ class Decider:
 
     # Requests
 
-    def check(self, request: Request) -> Verdict:
-        """Return this worker's own verdict on a request, which is not marked."""
-        judged = self._judge(request)
-        if judged.fingerprint is not None:
-            self._report.count(judged.verdict, judged.steps)
-        return judged.verdict
-
     def judge(self, request: Request) -> Judged | None:
         """Judge a request that is to be queued; return None if it is dropped as a duplicate.
 

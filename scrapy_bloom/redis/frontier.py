@@ -29,7 +29,6 @@ from scrapy_bloom.crawl.engine import (
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.later import DELAY, Memory, pop_due, report_rest
-from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BackendError, BloomError
@@ -125,13 +124,6 @@ class SharedFrontier:
         return here + self._queue.offering + self._queue.waiting
 
     # What the scheduler calls
-
-    def check(self, request: Request) -> Verdict:
-        """Return this worker's own verdict on a request that is not enqueued.
-
-        Marks nothing: every mark must have a request.
-        """
-        return self._decider.check(request)
 
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if this worker knows that it is a duplicate.

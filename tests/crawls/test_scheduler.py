@@ -297,17 +297,18 @@ async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
 
 
 @ensureDeferred
-async def test_request_seen_answers_as_the_scheduler_would(job):
+async def test_request_seen_marks_nothing_that_the_scheduler_does_not_get(job, caplog):
     class Asking(Follower):
         def parse(self, response):
-            asked = response.request.replace(dont_filter=False)
-            for meta in {}, {"bloom_max_age": 0}, {"redirect_urls": [asked.url]}:
-                seen = scheduler_of(self.crawler).df.request_seen(asked.replace(meta=meta))
-                self.parsed.append(seen)
+            yield from super().parse(response)
+            for page in "/", "/1":
+                asked = scheduler_of(self.crawler).df.request_seen(response.follow(page))
+                assert asked is False
 
-    with Pages({"/": lambda *_: []}) as pages:
-        crawler = await crawl(Asking, kept(job), url=pages.url + "/")
-    assert crawler.spider.parsed == [True, False, False]
+    with Pages({"/": lambda *_: ["/1"], "/1": lambda *_: []}) as pages:
+        await crawl(Asking, kept(job), url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/1": 1}
+    assert caplog.text.count("Could not check whether") == 1
 
 
 class Peeking(ScrapyPriorityQueue):
