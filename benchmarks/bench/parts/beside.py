@@ -156,7 +156,7 @@ _MICRO: Final = 1e-6
 
 PART = Part(
     name="beside",
-    title="The filter beside scrapy-redis's scheduler",
+    title="Our filter with scrapy-redis's scheduler",
     method=f"""\
 One or four Scrapy processes with scrapy-redis's scheduler, its default queue and 16 requests at a
 time crawl a local site with {LINKS} links a page, {NEW} of them to new pages. They differ in their
