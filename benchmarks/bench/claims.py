@@ -63,7 +63,7 @@ def core(results: Results, name: str) -> float:
 
 
 def slowest_request_seen(results: Results) -> float:
-    """Return the highest ratio of `request_seen` to Scrapy's, over levels and links."""
+    """Return the highest ratio of `request_seen` to Scrapy's, over levels."""
     rows = results["request-seen"]["tables"]["seen"]
     return max(float(row["ratio"]) for row in rows if row["name"].startswith(OURS))
 
@@ -118,7 +118,7 @@ CLAIMS = (
         4.5,
     ),
     Claim(
-        "`request_seen`, to Scrapy's own filter, the slowest level and links",
+        "`request_seen`, to Scrapy's own filter, the slowest level",
         slowest_request_seen,
         0.5,
     ),
@@ -234,10 +234,7 @@ def short(results: Results) -> list[tuple[str, str, str, str]]:
     """Return the six figures that stand for all: what, ours, theirs, ratio."""
     lost = [killed(results, name) for name in (SCHEDULER, SCRAPY_SCHEDULER)]
     grown = [row(results, "memory", "memory", name=name) for name in (SAFE, SCRAPY)]
-    seen = [
-        row(results, "request-seen", "seen", name=name, links="of a real crawl")
-        for name in (SAFE, SCRAPY)
-    ]
+    seen = [row(results, "request-seen", "seen", name=name) for name in (SAFE, SCRAPY)]
     crawled = [
         row(results, "frontier-crawl", "crawl", name=name, links=20)
         for name in (SCHEDULER, SCRAPY_SCHEDULER)

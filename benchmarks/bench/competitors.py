@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from scrapy_bloom import LocalFilter
 
@@ -34,19 +35,6 @@ class Made:
     has: Callable[[bytes], bool] | None = None
     size: Callable[[], int] | None = None
     fill: Callable[[Iterator[bytes]], object] | None = None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to remember fingerprints.
-
-    Attributes:
-        name: in the tables.
-        make: takes the number of items and the error rate.
-    """
-
-    name: str
-    make: Callable[[int, float], Made]
 
 
 def ours(items: int, rate: float) -> Made:
@@ -171,15 +159,13 @@ RBLOOM = "rbloom, SHA-256"
 RBLOOM_QUICKEST = "rbloom, mmh3.hash128"
 FASTBLOOM = "fastbloom-rs"
 
-CANDIDATES = {
-    candidate.name: candidate
-    for candidate in (
-        Candidate(OURS, ours),
-        Candidate("set of fingerprints, 20 bytes", raw_set),
-        Candidate("SQLite, unique index", sqlite),
-        Candidate(TEXTBOOK, textbook),
-        Candidate(RBLOOM, rbloom(sha256_hash)),
-        Candidate(RBLOOM_QUICKEST, rbloom(murmur3_number)),
-        Candidate(FASTBLOOM, fastbloom),
-    )
+CANDIDATES: Final[dict[str, Callable[[int, float], Made]]] = {
+    OURS: ours,
+    "set of fingerprints, 20 bytes": raw_set,
+    "SQLite, unique index": sqlite,
+    TEXTBOOK: textbook,
+    RBLOOM: rbloom(sha256_hash),
+    RBLOOM_QUICKEST: rbloom(murmur3_number),
+    FASTBLOOM: fastbloom,
 }
+"""What makes each candidate for a number of items and an error rate, by its name in the tables."""

@@ -127,14 +127,20 @@ async def crawl(out: IO[str]) -> None:
         await crawling
 
 
-def main() -> None:
-    """Work."""
+def prepared() -> IO[str]:
+    """Set this process up; return where reports go."""
     # An idle worker looks for work, and whether it is to stop, ten times a second. It is every five
     # seconds by default, and would make up most of a short crawl.
     ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1  # noqa: SLF001 - there is no setting
     Trips.watch()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some filters print
+    return out
+
+
+def main() -> None:
+    """Work."""
+    out = prepared()
     configure_logging({"LOG_LEVEL": "ERROR"})
     install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     from twisted.internet import reactor as installed

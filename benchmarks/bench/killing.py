@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Timer
@@ -18,8 +17,8 @@ from bench.scrapy_filters import Settings
 
 SPIDERS = Path(__file__).with_name("spiders.py")
 EXTENSIONS = json.dumps({"bench.spiders.UnderWay": 0})
-PATIENCE = 300.0
-"""Seconds after which a run that was not to be killed is ended, and counted as one without end."""
+PATIENCE = 60.0
+"""Seconds after which a run is ended that has no end; an undisturbed one takes a few."""
 
 Alarm = Callable[[int, Callable[[], object]], object]
 """Takes a number and what to do when the site has answered so many requests more."""
@@ -27,35 +26,15 @@ Alarm = Callable[[int, Callable[[], object]], object]
 
 @dataclass(frozen=True)
 class Stop:
-    """When and how a run is stopped.
+    """When a run is killed.
 
     Attributes:
         answers: so many requests after its start; None: at `seconds` after its start.
         seconds: so much later.
-        how: the signal.
     """
 
     answers: int | None
     seconds: float
-    how: signal.Signals = signal.SIGKILL
-
-
-@dataclass
-class Killed:
-    """What became of a crawl.
-
-    Attributes:
-        under_way: for each kill that met a run, the requests that the engine had.
-        finished: whether the last run ended by itself.
-    """
-
-    under_way: list[int]
-    finished: bool = False
-
-    @property
-    def kills(self) -> int:
-        """How many runs were killed."""
-        return len(self.under_way)
 
 
 def random_stops(random: Random, kills: int, answers: int) -> list[Stop]:
@@ -72,29 +51,21 @@ def random_stops(random: Random, kills: int, answers: int) -> list[Stop]:
 
 
 def crawl(
-    url: str,
-    settings: Settings,
-    folder: Path,
-    stops: Sequence[Stop] = (),
-    *,
-    alarm: Alarm = lambda _number, _do: None,
-    patience: float = PATIENCE,
-) -> Killed:
-    """Crawl in a job directory below `folder`, stopped as `stops` say; then to the end.
+    url: str, settings: Settings, folder: Path, stops: Sequence[Stop], alarm: Alarm
+) -> list[int]:
+    """Crawl in a job directory below `folder`, killed as `stops` say; then to the end.
 
-    A run that ends before it is to be stopped is the last one. Items go to :func:`items_file`.
+    A run that ends before it is to be killed is the last one. Items go to :func:`items_file`.
 
     :param alarm: of the site.
+    :returns: for each kill that met a run, the requests that the engine had.
     """
-    killed = Killed([])
+    under_way = []
     for stop in [*stops, None]:
-        status = _run(url, settings, folder, stop, alarm, patience)
-        if status is not None and status == -signal.SIGKILL:
-            killed.under_way.append((folder / "under-way").read_bytes()[0])
-        elif status is None or stop is None or stop.how is signal.SIGKILL:
-            killed.finished = status == 0
+        if _run(url, settings, folder, stop, alarm) != -signal.SIGKILL:
             break
-    return killed
+        under_way.append((folder / "under-way").read_bytes()[0])
+    return under_way
 
 
 def items_file(folder: Path) -> Path:
@@ -102,14 +73,7 @@ def items_file(folder: Path) -> Path:
     return folder / "items.jsonl"
 
 
-def _run(
-    url: str,
-    settings: Settings,
-    folder: Path,
-    stop: Stop | None,
-    alarm: Alarm,
-    patience: float,
-) -> int | None:
+def _run(url: str, settings: Settings, folder: Path, stop: Stop | None, alarm: Alarm) -> int | None:
     """Return the exit status of one run; None if it had no end."""
     watching = {
         "JOBDIR": folder / "job",
@@ -133,14 +97,14 @@ def _run(
     with subprocess.Popen(command, cwd=folder, env=environment) as process:
         timer = None
         if stop is not None:
-            do = partial(process.send_signal, stop.how)
+            do = process.kill
             if stop.answers is None:
                 timer = Timer(stop.seconds, do)
                 timer.start()
             else:
                 alarm(stop.answers, Timer(stop.seconds, do).start)
         try:
-            return process.wait(patience)
+            return process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             return None

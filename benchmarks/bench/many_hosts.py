@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from types import TracebackType
 from typing import IO, NamedTuple
 
 from typing_extensions import Self
@@ -33,13 +32,11 @@ class Hosts:
     Attributes:
         count: how many there are.
         pages: of each; None for no end.
-        wait: seconds until an answer.
-        slow: address -> the same for this host.
+        slow: address -> seconds until an answer; 0 for others.
     """
 
     count: int
     pages: int | None = None
-    wait: float = 0.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -78,12 +75,7 @@ class ManyHosts:
         self.port = int(self._process.stdout.readline())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
         self._folder.cleanup()
@@ -128,7 +120,7 @@ class _Connection(asyncio.Protocol):
             target = head.split(b" ", 2)[1].decode()
             path = re.sub("^http://[^/]*", "", target)  # a proxy is sent the whole URL
             self._log.write(f"{monotonic():.6f} {self._address} {path}\n")
-            wait = self._hosts.slow.get(self._address, self._hosts.wait)
+            wait = self._hosts.slow.get(self._address, 0.0)
             asyncio.get_running_loop().call_later(wait, self._write, self._answer(path))
 
     def _answer(self, path: str) -> bytes:

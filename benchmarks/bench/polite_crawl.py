@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.many_hosts import Hosts, ManyHosts, Request
+from bench.process import PATIENCE, Process
 from bench.redis_server import busy
-from bench.way import Way
 
 if TYPE_CHECKING:
     from support.localredis import LocalRedis
-
-PATIENCE: Final = 60.0
-"""Seconds without a sign of life after which a worker is given up."""
 
 OURS: Final = "scrapy-bloom"
 SCRAPY_REDIS: Final = "scrapy-redis"
@@ -50,10 +43,8 @@ class Crawl:
         name: in the tables.
         workers: how many.
         hosts: what they crawl.
-        delay: ``DOWNLOAD_DELAY``, with one request at a time for each host unless `settings` say
-            otherwise; 0 for none.
-        settings: further ones.
-        way: what the spider does, besides visiting these hosts.
+        delay: ``DOWNLOAD_DELAY``, with one request at a time for each host; 0 for none.
+        stays: whether workers stay when there is nothing to do.
         settle: seconds after which measuring begins, once all workers are there.
         seconds: for which it is measured.
         joins: whether each second a worker is killed and another one joins.
@@ -63,8 +54,7 @@ class Crawl:
     workers: int
     hosts: Hosts
     delay: float = 0.5
-    settings: Mapping[str, object] = field(default_factory=dict)
-    way: Mapping[str, object] = field(default_factory=dict)
+    stays: bool = True
     settle: float = 5.0
     seconds: float = 30.0
     joins: bool = False
@@ -76,10 +66,9 @@ class Crawl:
         if scheduler == OURS:
             where = {"BLOOM_REDIS_URL": url}
         settings = {"DOWNLOAD_DELAY_JITTER": 0, **(paced if self.delay else {}), **where}
-        way = {"hosts": self.hosts.count, "port": port, **self.way}
         return {
-            "spider": asdict(Way(**way)),  # type: ignore[arg-type]
-            "settings": {**SCHEDULERS[scheduler], **settings, **self.settings},
+            "spider": {"hosts": self.hosts.count, "port": port, "stays": self.stays},
+            "settings": {**SCHEDULERS[scheduler], **settings},
         }
 
 
@@ -110,24 +99,9 @@ class Crawled:
         return max(self.by_host.values(), default=0) / self.seconds
 
     @property
-    def trips_per_page(self) -> float | None:
-        """Requests to Redis for a page; None if unknown."""
-        return None if self.trips is None else self.trips / max(1, len(self.requests))
-
-    @property
-    def server_per_page(self) -> float:
-        """Seconds of Redis for a page."""
-        return self.server / max(1, len(self.requests))
-
-    @property
     def by_host(self) -> Counter[str]:
         """How many requests each host got."""
         return Counter(request.address for request in self.requests)
-
-    def without(self, address: str) -> Crawled:
-        """Return the same without the requests to one host."""
-        others = [request for request in self.requests if request.address != address]
-        return Crawled(self.seconds, others, self.trips, self.server)
 
     def short(self, delay: float) -> float:
         """Return the share of gaps between requests to a host that are below half the delay."""
@@ -152,55 +126,27 @@ class Crawled:
         return max(spans, default=0) / seconds
 
 
-class Worker:
-    """A process that crawls."""
+class Worker(Process):
+    """A process that crawls. Its first report comes when the spider is open.
+
+    :param job: what it is to do.
+    """
 
     def __init__(self, job: Mapping[str, object]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.polite_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._reports: SimpleQueue[dict[str, int]] = SimpleQueue()
-        Thread(target=self._listen, daemon=True).start()
-        self._write(json.dumps(job))
+        super().__init__("bench.polite_worker")
+        self.tell(json.dumps(job))
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._reports.put(json.loads(line))
+    @property
+    def trips(self) -> int:
+        """How often it has sent something to Redis so far."""
+        self.tell("report")
+        return int(self.next_report()["trips"])
 
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def next_report(self) -> dict[str, int]:
-        """Wait for a line; the first one comes when the spider is open.
-
-        :raises TimeoutError: if nothing comes for a long time.
-        """
-        try:
-            return self._reports.get(timeout=PATIENCE)
-        except Empty:
-            raise TimeoutError(f"a worker has said nothing for {PATIENCE} s") from None
-
-    def report(self) -> dict[str, int]:
-        """Ask what it has done so far."""
-        self._write("report")
-        return self.next_report()
-
-    def wait(self) -> dict[str, int]:
-        """Wait until the crawl has ended by itself; return the last report."""
-        last = self.next_report()
+    def wait(self) -> int:
+        """Wait until the crawl has ended by itself; return how many pages it has parsed."""
+        pages = int(self.next_report()["pages"])
         self._process.wait(PATIENCE)
-        return last
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self._process.kill()
-        self._process.communicate()
+        return pages
 
 
 class Team:
@@ -229,7 +175,7 @@ class Team:
     @property
     def trips(self) -> int:
         """How often they have sent something to Redis so far."""
-        return sum(worker.report()["trips"] for worker in self.workers)
+        return sum(worker.trips for worker in self.workers)
 
     def kill(self) -> None:
         """Kill all."""

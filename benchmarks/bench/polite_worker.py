@@ -8,24 +8,18 @@ when its spider is open, whenever it reads another line, and when its spider is 
 from __future__ import annotations
 
 import json
-import os
-import random
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
-from itertools import cycle
 from threading import Thread
 from typing import IO, Any
 
 from scrapy import Request, Spider, signals
-from scrapy.core.engine import ExecutionEngine
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.exceptions import DontCloseSpider
 from scrapy.http import HtmlResponse, Response
 from typing_extensions import Self
 
-from bench.crawl_worker import Trips
-from bench.way import Way
+from bench.crawl_worker import Trips, prepared
 
 SETTINGS = {
     "BOT_NAME": "polite",
@@ -38,6 +32,10 @@ SETTINGS = {
 class Polite(Spider):
     """Visits many hosts.
 
+    :param hosts: how many.
+    :param port: of each.
+    :param stays: whether it stays when there is nothing to do.
+
     Attributes:
         pages: how many were parsed.
     """
@@ -45,9 +43,9 @@ class Polite(Spider):
     name = "polite"
     pages = 0
 
-    def __init__(self, way: Way, out: IO[str], **kwargs: Any) -> None:
+    def __init__(self, hosts: int, port: int, out: IO[str], *, stays: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.way, self._out = way, out
+        self._hosts, self._port, self._out, self._stays = hosts, port, out, stays
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
@@ -60,17 +58,13 @@ class Polite(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Ask for the first pages, through the filter: once for all workers."""
-        for page in range(self.way.starts):
-            for host in range(1, self.way.hosts + 1):
-                yield Request(f"http://127.0.0.{host}:{self.way.port}/{page or ''}")
+        for host in range(1, self._hosts + 1):
+            yield Request(f"http://127.0.0.{host}:{self._port}/")
 
     def parse(self, response: Response) -> Iterator[Request]:
         """Follow the links of a page."""
         assert isinstance(response, HtmlResponse)
-        if random.random() < self.way.blocks:
-            time.sleep(self.way.block)
-        if self.way.follows:
-            yield from response.follow_all(css="a")
+        yield from response.follow_all(css="a")
         self.pages += 1
 
     def idle(self) -> None:
@@ -78,33 +72,12 @@ class Polite(Spider):
 
         :raises DontCloseSpider: if that is wanted.
         """
-        if self.way.stays:
+        if self._stays:
             raise DontCloseSpider
 
     def tell(self) -> None:
         """Write a line."""
         print(json.dumps({"pages": self.pages, "trips": Trips.made}), file=self._out, flush=True)
-
-
-class Rotate:
-    """Sends each request through the next proxy, at that proxy's pace.
-
-    :param spider: says how many proxies there are.
-    """
-
-    def __init__(self, way: Way) -> None:
-        hosts = range(1, way.proxies + 1)
-        self._proxies = cycle([f"http://127.0.0.{host}:{way.port}" for host in hosts])
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Rotate:
-        """Make the middleware."""
-        assert isinstance(crawler.spider, Polite)
-        return cls(crawler.spider.way)
-
-    def process_request(self, request: Request) -> None:
-        """Choose a proxy."""
-        request.meta["proxy"] = request.meta["download_slot"] = next(self._proxies)
 
 
 def answer(crawler: Crawler) -> None:
@@ -116,19 +89,11 @@ def answer(crawler: Crawler) -> None:
 
 def main() -> None:
     """Crawl."""
-    # An idle worker of scrapy-redis looks for work only as often as this.
-    ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1  # noqa: SLF001 - there is no setting
-    Trips.watch()
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # some filters print
+    out = prepared()
     job = json.loads(sys.stdin.readline())
-    way = Way(**job["spider"])
-    settings = SETTINGS | job["settings"]
-    if way.proxies:
-        settings["DOWNLOADER_MIDDLEWARES"] = {Rotate: 740}
-    process = CrawlerProcess(settings)
+    process = CrawlerProcess(SETTINGS | job["settings"])
     crawler = process.create_crawler(Polite)
-    process.crawl(crawler, way=way, out=out)
+    process.crawl(crawler, out=out, **job["spider"])
     Thread(target=answer, args=(crawler,), daemon=True).start()
     process.start()
 

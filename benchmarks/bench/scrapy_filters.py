@@ -41,13 +41,3 @@ def opened(settings: Settings) -> Iterator[Callable[[Request], bool]]:
     dupefilter.open()
     yield dupefilter.request_seen
     dupefilter.close("finished")
-
-
-def shop_links(count: int) -> list[str]:
-    """Return links as a shop has them: a query on each third, one in four a repeat."""
-    pages = [
-        f"https://www.example.com/books/{i % 97}/title-{i}.html" for i in range(count * 3 // 4)
-    ]
-    pages[::3] = [f"{page}?sort=price&page={i % 7}" for i, page in enumerate(pages[::3])]
-    again = [page.replace("sort=price&", "") for page in pages[: count - len(pages)]]
-    return (pages + again)[:count]

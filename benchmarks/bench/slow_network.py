@@ -8,7 +8,6 @@ import threading
 import time
 from contextlib import suppress
 from queue import SimpleQueue
-from types import TracebackType
 
 from typing_extensions import Self
 
@@ -42,12 +41,7 @@ class SlowNetwork:
         listener.close()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join()
 

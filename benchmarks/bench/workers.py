@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from queue import SimpleQueue
+from threading import Event, Lock
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from support.localredis import LocalRedis
 from support.localsite import Kind, LocalSite
 from typing_extensions import Self
 
+from bench.process import PATIENCE, Process, Report, wait_for
 from bench.redis_server import busy
-
-PATIENCE: Final = 60  # seconds without a sign of life
 
 
 class GrowingSite(LocalSite):
@@ -68,19 +64,6 @@ class GrowingSite(LocalSite):
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What a worker has spent so far.
-
-    Attributes:
-        cpu: seconds of processor time.
-        trips: requests to Redis that it waited for, a pipeline being one.
-    """
-
-    cpu: float
-    trips: int
-
-
-@dataclass(frozen=True)
 class Crawled:
     """What a crawl took.
 
@@ -97,56 +80,28 @@ class Crawled:
     trips: int
 
 
-class _Worker:
+class _Worker(Process):
     """A process that crawls.
 
-    :param pages: gets the moment of each page that was parsed, this, and what it has spent by then.
+    :param pages: gets the moment of each page that was parsed, this, and its report.
     """
 
-    def __init__(self, pages: SimpleQueue[tuple[float, _Worker, Spent]]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.crawl_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, pages: SimpleQueue[tuple[float, _Worker, Report]]) -> None:
         self._pages = pages
-        self._reports: SimpleQueue[tuple[str, Spent]] = SimpleQueue()
-        Thread(target=self._listen, daemon=True).start()
+        super().__init__("bench.crawl_worker")
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            moment, report = perf_counter(), json.loads(line)
-            spent = Spent(report["cpu"], report["trips"])
-            if report["state"] == "page":
-                self._pages.put((moment, self, spent))
-            else:
-                self._reports.put((report["state"], spent))
+    def hear(self, report: Report) -> None:
+        """Keep a report."""
+        if report["state"] == "page":
+            self._pages.put((perf_counter(), self, report))
+        else:
+            super().hear(report)
 
-    def tell(self, line: str) -> None:
-        """Write it a line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def spent_when(self, state: str) -> Spent:
-        """Wait until it reports a state; return what it has spent by then.
-
-        :raises TimeoutError: if nothing comes for a long time.
-        """
-        while True:
-            try:
-                reported, spent = self._reports.get(timeout=PATIENCE)
-            except Empty:
-                raise TimeoutError(f"a worker has not been {state} for {PATIENCE} s") from None
-            if reported == state:
-                return spent
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+    def wait_until(self, state: str) -> Report:
+        """Wait for the report of a state."""
+        while (report := self.next_report())["state"] != state:
+            pass
+        return report
 
 
 class Workers:
@@ -157,20 +112,15 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._pages: SimpleQueue[tuple[float, _Worker, Spent]] = SimpleQueue()
+        self._pages: SimpleQueue[tuple[float, _Worker, Report]] = SimpleQueue()
 
     def __enter__(self) -> Self:
         self._workers = [_Worker(self._pages) for _ in range(self._count)]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.end()
+            worker.kill()
 
     def crawl(
         self,
@@ -191,14 +141,19 @@ class Workers:
             self._pages.get()
         with self._begun(site, server, url, settings) as (client, ready):
             before = dict(zip(self._workers, ready, strict=True))
-            start, worker, spent = self._pages.get(timeout=PATIENCE)
-            usage = _Usage(client)
-            before[worker] = spent
+            start, worker, report = wait_for(self._pages)
+            used = busy(client)
+            before[worker] = report
             after = dict(before)
             for _ in range(pages):
-                end, worker, spent = self._pages.get(timeout=PATIENCE)
-                after[worker] = spent
-            return usage.crawled(end - start, list(before.values()), list(after.values()))
+                end, worker, report = wait_for(self._pages)
+                after[worker] = report
+            used = busy(client) - used
+            cpu, trips = (
+                sum(after[worker][key] - before[worker][key] for worker in self._workers)
+                for key in ("cpu", "trips")
+            )
+            return Crawled(end - start, cpu, used, trips)
 
     @contextmanager
     def _begun(
@@ -207,10 +162,10 @@ class Workers:
         server: LocalRedis,
         url: str,
         settings: Mapping[str, object],
-    ) -> Iterator[tuple[Any, list[Spent]]]:
+    ) -> Iterator[tuple[Any, list[Report]]]:
         """Begin a crawl when all workers are ready; end it afterwards.
 
-        Yields a client of the server, and what each worker had spent until then.
+        Yields a client of the server, and the report of each worker.
         """
         reached = {"REDIS_URL": url, "BLOOM_REDIS_URL": url}
         job = json.dumps({"url": site.url, "settings": {**settings, **reached}})
@@ -222,26 +177,8 @@ class Workers:
             site.when(1, lambda: begun.wait(PATIENCE))
             for worker in self._workers:
                 worker.tell(job)
-                stack.callback(worker.spent_when, "done")
+                stack.callback(worker.wait_until, "done")
                 stack.callback(worker.tell, "halt")
-            ready = [worker.spent_when("ready") for worker in self._workers]
+            ready = [worker.wait_until("ready") for worker in self._workers]
             begun.set()
             yield client, ready
-
-
-class _Usage:
-    """Processor time of Redis, from now on."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._server = busy(client)
-
-    def crawled(self, seconds: float, before: Sequence[Spent], after: Sequence[Spent]) -> Crawled:
-        """Return what a crawl took, from what its workers had spent before and after it."""
-        server = busy(self._client) - self._server
-        return Crawled(
-            seconds=seconds,
-            cpu=sum(each.cpu for each in after) - sum(each.cpu for each in before),
-            server=server,
-            trips=sum(each.trips for each in after) - sum(each.trips for each in before),
-        )

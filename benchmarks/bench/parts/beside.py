@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import redis_server
 from bench.harness import in_turn, spread, time_it
+from bench.in_redis import Candidates, Way, crawl_in_turn, pages_of, warm_up
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
     from support.localredis import LocalRedis
 
-    from bench.workers import Crawled, Workers
+    from bench.workers import Workers
 
 OURS: Final = "scrapy-bloom"
 THEIRS: Final = "scrapy-redis's own, SADD"
 BLOOM: Final = "scrapy-redis-bloomfilter"
 
-FILTERS: Final[Mapping[str, Mapping[str, object]]] = {
+FILTERS: Final[Candidates] = {
     OURS: {"DUPEFILTER_CLASS": "scrapy_bloom.BloomDupeFilter"},
     THEIRS: {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
     BLOOM: {
@@ -32,66 +30,25 @@ FILTERS: Final[Mapping[str, Mapping[str, object]]] = {
     },
 }
 
-LINKS: Final = 17
-NEW: Final = 4  # of these
-
-
-@dataclass(frozen=True)
-class Way:
-    """How many crawl, how far from Redis, and how much.
-
-    Attributes:
-        workers: processes.
-        delay: seconds added to a round trip.
-        pages: of each crawl.
-        rounds: how often each crawls.
-    """
-
-    workers: int
-    delay: float
-    pages: Mapping[str, int]
-    rounds: int
+SITE: Final = {"links": 17, "new": 4}
 
 
 def ways(scale: Scale) -> list[Way]:
     """Return what is crawled: the more round trips and the farther, the less."""
-
-    def pages(*each: int) -> dict[str, int]:
-        return dict(zip(FILTERS, each, strict=True))
-
     if scale.quick:
-        return [Way(1, 0.0, pages(20, 20, 20), 1), Way(2, 0.005, pages(20, 10, 4), 1)]
-    near, far = pages(400, 400, 400), pages(200, 40, 10)
+        near, far = (pages_of(FILTERS, *each) for each in ((20, 20, 20), (20, 10, 4)))
+        return [Way(0.0, near), Way(0.005, far, workers=2)]
+    near, far = (pages_of(FILTERS, *each) for each in ((400, 400, 400), (200, 40, 10)))
     return [
-        Way(1, 0.0, near, 5),
-        Way(4, 0.0, near, 5),
-        Way(1, 0.005, far, 3),
-        Way(4, 0.005, far, 3),
+        Way(delay, pages, rounds, workers)
+        for delay, pages, rounds in ((0.0, near, 5), (0.005, far, 3))
+        for workers in (1, 4)
     ]
-
-
-@contextmanager
-def reached(server: LocalRedis, delay: float) -> Iterator[str]:
-    """Give the URL of a server that is so many seconds away."""
-    if not delay:
-        yield server.url
-        return
-    with SlowNetwork(server.port, delay) as network:
-        yield network.url
 
 
 def compare(workers: Workers, server: LocalRedis, way: Way) -> list[Row]:
     """Crawl with every filter in turn; return a row for each."""
-    from bench.workers import GrowingSite
-
-    crawls: dict[str, list[Crawled]] = {name: [] for name in FILTERS}
-    with reached(server, way.delay) as url:
-        for number in range(way.rounds):
-            for name in in_turn(list(FILTERS), number):
-                with GrowingSite(links=LINKS, new=NEW) as site:
-                    crawls[name].append(
-                        workers.crawl(site, server, url, FILTERS[name], way.pages[name])
-                    )
+    crawls = crawl_in_turn(workers, server, FILTERS, way, SITE)
     rows = []
     for name, pages in way.pages.items():
         row: Row = {"workers": way.workers, "delay": way.delay, "name": name, "pages": pages}
@@ -134,7 +91,7 @@ def adds(server: LocalRedis, scale: Scale) -> list[Row]:
 
 def run(scale: Scale) -> Rows:
     """Crawl."""
-    from bench.workers import GrowingSite, Workers
+    from bench.workers import Workers
 
     rows: list[Row] = []
     with redis_server.local_server() as server:
@@ -143,9 +100,8 @@ def run(scale: Scale) -> Rows:
         every = ways(scale)
         for number in sorted({way.workers for way in every}):
             with Workers(number) as workers:
-                for settings in FILTERS.values() if not scale.quick else ():
-                    with GrowingSite(links=LINKS, new=NEW) as site:  # fills the processes' caches
-                        workers.crawl(site, server, server.url, settings, 30)
+                if not scale.quick:
+                    warm_up(workers, server, FILTERS, SITE)
                 for way in every:
                     if way.workers == number:
                         rows += compare(workers, server, way)
@@ -159,14 +115,14 @@ PART = Part(
     title="Our filter with scrapy-redis's scheduler",
     method=f"""\
 One or four Scrapy processes with scrapy-redis's scheduler, its default queue and 16 requests at a
-time crawl a local site with {LINKS} links a page, {NEW} of them to new pages. They differ in their
-duplicate filters: scrapy-redis's own, a set; scrapy-redis-bloomfilter with its own scheduler, as
-its README says, and default size; and ours. They crawl in turns, and ratios are taken within each
-turn. A proxy before Redis adds to each round trip in half of the crawls; those with many round
-trips crawl fewer pages there. The clock runs from the moment that the front page is parsed; a page
-counts when its callback has ended and the scheduler has taken all its links. Site, proxy and Redis
-share two cores with the workers, whose CPU is the sum over all of them. The second table is a
-program that adds new fingerprints one by one.""",
+time crawl a local site with {SITE["links"]} links a page, {SITE["new"]} of them to new pages.
+They differ in their duplicate filters: scrapy-redis's own, a set; scrapy-redis-bloomfilter with its
+own scheduler, as its README says, and default size; and ours. They crawl in turns, and ratios are
+taken within each turn. A proxy before Redis adds to each round trip in half of the crawls; those
+with many round trips crawl fewer pages there. The clock runs from the moment that the front page is
+parsed; a page counts when its callback has ended and the scheduler has taken all its links. Site,
+proxy and Redis share two cores with the workers, whose CPU is the sum over all of them. The second
+table is a program that adds new fingerprints one by one.""",
     packages=(*redis_server.PACKAGES, "scrapy-redis-bloomfilter", "Scrapy", "Twisted"),
     run=run,
     tables=(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from bench.competitors import CANDIDATES, OURS, Made
@@ -16,45 +15,32 @@ ERROR_RATE = 1e-6
 MEMBERS, STRANGERS = 1, 2  # seeds
 
 
-@dataclass
-class Filled:
-    """A candidate that holds all items but those of the timed rounds.
+def fill(name: str, items: int, left: int) -> tuple[Made, Iterator[bytes], int]:
+    """Make a candidate and add all but the last `left` of its items.
 
-    Attributes:
-        made: the candidate.
-        source: of the items that come next.
-        grown: bytes that the process grew by while it was filled.
+    :returns: the candidate, the source of its other items, and the bytes that the process grew by.
     """
-
-    made: Made
-    source: Iterator[bytes]
-    grown: int
-
-
-def fill(name: str, items: int, left: int) -> Filled:
-    """Make a candidate and add all but the last `left` of its items."""
     gc.collect()
     before = resident()
-    made = CANDIDATES[name].make(items, ERROR_RATE)
+    made = CANDIDATES[name](items, ERROR_RATE)
     source = stream(MEMBERS)
     if made.fill:
         made.fill(islice(source, items - left))
     else:
         feed(made.add, source, items - left)
-    return Filled(made, source, resident() - before)
+    return made, source, resident() - before
 
 
 def measure(items: int, chunk: int, repeats: int) -> list[Row]:
     """Fill every candidate with so many items, in timed rounds at the end; return the rows."""
-    names = list(CANDIDATES)
-    filled = {name: fill(name, items, chunk * repeats) for name in names}
+    filled = {name: fill(name, items, chunk * repeats) for name in CANDIDATES}
     known = take(stream(MEMBERS), chunk)
     gc.collect()
     gc.freeze()  # or each repeat would begin with a walk through all that the sets hold
 
     def prepare(name: str) -> Iterator[tuple[Run, int]]:
-        add = filled[name].made.add
-        fresh = take(filled[name].source, chunk)
+        made, source, _ = filled[name]
+        add, fresh = made.add, take(source, chunk)
 
         def add_all(batch: list[bytes]) -> None:
             for item in batch:
@@ -63,19 +49,17 @@ def measure(items: int, chunk: int, repeats: int) -> list[Row]:
         yield lambda: add_all(fresh), chunk
         yield lambda: add_all(known), chunk
 
-    samples = take_turns({name: lambda n=name: prepare(n) for name in names}, repeats)  # type: ignore[misc]
-    rows = []
-    for name in names:
-        size = filled[name].made.size
-        rows.append(
-            {
-                "items": items,
-                "name": name,
-                **summed(mean_of(samples[name])),
-                "bytes_per_item": (size() if size else filled[name].grown) / items,
-                **errors(filled[name].made, items),
-            }
-        )
+    samples = take_turns({name: lambda n=name: prepare(n) for name in filled}, repeats)  # type: ignore[misc]
+    rows = [
+        {
+            "items": items,
+            "name": name,
+            **summed(mean_of(samples[name])),
+            "bytes_per_item": (made.size() if made.size else grown) / items,
+            **errors(made, items),
+        }
+        for name, (made, _, grown) in filled.items()
+    ]
     gc.unfreeze()
     base = next(row["cpu"] for row in rows if row["name"] == OURS)
     return [row | {"ratio": base / row["cpu"]} for row in rows]

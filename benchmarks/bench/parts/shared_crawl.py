@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bench import redis_server
-from bench.harness import in_turn, spread
+from bench.harness import spread
+from bench.in_redis import Candidates, Way, crawl_in_turn, pages_of, warm_up
 from bench.part import Column, Part, Row, Rows, Scale, Table
-from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
     from support.localredis import LocalRedis
 
-    from bench.workers import Crawled, Workers
+    from bench.workers import Workers
 
 OURS: Final = "scrapy-bloom"
 MEMORY: Final = "Scrapy's own, in memory"
 SCRAPY_REDIS: Final = "scrapy-redis"
 
-SCHEDULERS: Final[Mapping[str, Mapping[str, object]]] = {
+SCHEDULERS: Final[Candidates] = {
     OURS: {"SCHEDULER": "scrapy_bloom.Scheduler"},
     MEMORY: {
         "SCHEDULER": "scrapy.core.scheduler.Scheduler",
@@ -31,58 +28,25 @@ SCHEDULERS: Final[Mapping[str, Mapping[str, object]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Way:
-    """How far Redis is, and how much is crawled over that distance.
-
-    Attributes:
-        delay: seconds added to a round trip.
-        pages: of each crawl.
-        rounds: how often those of :data:`OFTEN` crawl.
-    """
-
-    delay: float
-    pages: Mapping[str, int]
-    rounds: int = 1
+SITE: Final = {"links": 80, "new": 10}
+ONCE: Final = (SCRAPY_REDIS,)
+"""What crawls in the first round only."""
 
 
 def ways(scale: Scale) -> list[Way]:
     """Return what is crawled: the more round trips and the farther, the less."""
     if scale.quick:
         return [Way(0.0005, dict.fromkeys(SCHEDULERS, 20))]
-
-    def pages(*each: int) -> dict[str, int]:
-        return dict(zip(SCHEDULERS, each, strict=True))
-
     return [
-        Way(0.0005, pages(300, 300, 80), 3),
-        Way(0.005, pages(300, 300, 20), 3),
-        Way(0.02, pages(300, 300, 6)),
+        Way(0.0005, pages_of(SCHEDULERS, 300, 300, 80), 3),
+        Way(0.005, pages_of(SCHEDULERS, 300, 300, 20), 3),
+        Way(0.02, pages_of(SCHEDULERS, 300, 300, 6)),
     ]
-
-
-OFTEN: Final = (OURS, MEMORY)
-"""Those that crawl in each round; the other one crawls once."""
 
 
 def compare(worker: Workers, server: LocalRedis, way: Way) -> list[Row]:
     """Crawl with every scheduler in turn; return a row for each."""
-    from bench.workers import GrowingSite
-
-    crawls: dict[str, list[Crawled]] = {name: [] for name in way.pages}
-    twice = dict.fromkeys(way.pages, 0)
-    with ExitStack() as stack:
-        url = server.url
-        if way.delay:
-            url = stack.enter_context(SlowNetwork(server.port, way.delay)).url
-        for number in range(way.rounds):
-            names = [name for name in way.pages if not number or name in OFTEN]
-            for name in in_turn(names, number):
-                with GrowingSite() as site:
-                    crawls[name].append(
-                        worker.crawl(site, server, url, SCHEDULERS[name], way.pages[name])
-                    )
-                    twice[name] += len(site.repeated)
+    crawls = crawl_in_turn(worker, server, SCHEDULERS, way, SITE, ONCE)
     walls = {
         name: [each.seconds / way.pages[name] for each in found] for name, found in crawls.items()
     }
@@ -103,7 +67,6 @@ def compare(worker: Workers, server: LocalRedis, way: Way) -> list[Row]:
             ),
             **spread("server", [each.server / pages for each in crawls[name]]),
             **spread("trips", [each.trips / pages for each in crawls[name]]),
-            "twice": twice[name],
         }
         for name, pages in way.pages.items()
     ]
@@ -118,13 +81,11 @@ def _ratio(key: str, ours: list[float], theirs: list[float]) -> Row:
 
 def run(scale: Scale) -> Rows:
     """Crawl."""
-    from bench.workers import GrowingSite, Workers
+    from bench.workers import Workers
 
     with redis_server.local_server() as server, Workers(1) as worker:
-        if not scale.quick:  # the first crawl of a process fills its caches
-            for settings in SCHEDULERS.values():
-                with GrowingSite() as site:
-                    worker.crawl(site, server, server.url, settings, 30)
+        if not scale.quick:
+            warm_up(worker, server, SCHEDULERS, SITE)
         return {
             "server": redis_server.described(server),
             "crawls": [row for way in ways(scale) for row in compare(worker, server, way)],
