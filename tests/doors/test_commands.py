@@ -124,6 +124,8 @@ def test_contains_goes_by_the_rules_of_the_settings_and_notes_others(bloom, job)
     tracked, usual = f"{URLS[0]}?utm_source=x", {"BLOOM_CANONICAL": "usual"}
     assert bloom(f"add new {URLS[0]} --spider a", **usual)[0] == 0
     assert bloom(f"contains new {tracked}", **usual)[::2] == (0, [])
+    (way,) = json.loads("\n".join(bloom(f"canon {tracked} --json", **usual)[1]))
+    assert way["steps"] == [["tracking", URLS[0]], ["canonical", URLS[0]]]
     code, _, (note,) = bloom(f"contains new {tracked}")
     assert code == 1
     assert "The filter was filled with the rules" in note
@@ -255,6 +257,9 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
         ("copy job other", "found a path, expected the URL of a Redis server"),
         ("copy waiting {}", "are in Scrapy's own queue"),
+        ("copy exact {}", "found the table of BLOOM_EXACT"),
+        ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
+        ("canon example.com", "Missing scheme in request url: example.com"),
         ("delete job", "Standard input is not a terminal: confirm with --yes"),
         ("queue job", "found a filter without requests"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
@@ -264,8 +269,10 @@ def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said
     stored_job(job.parent / "waiting", fingerprints(5))
     (job.parent / "waiting" / "requests.queue").mkdir()
     (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
+    stored_job(job.parent / "exact", fingerprints(9), BLOOM_EXACT=True)
+    server.client().hset("other", "none", "of ours")
     before = contents(job.parent)
-    line, _, setting = line.format(f"{server.url}#other").partition(" -s ")
+    line, _, setting = line.replace("{}", f"{server.url}#other").partition(" -s ")
     code, lines, errors = bloom(line, **dict([setting.split("=")] if setting else []))
     assert (code, lines, len(errors)) == (2, [], 1)
     assert errors[0].startswith(f"scrapy bloom {line.split()[0]}: ")

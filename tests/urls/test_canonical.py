@@ -12,8 +12,7 @@ from scrapy import FormRequest, Request
 from scrapy.http import JsonRequest
 from scrapy.utils.request import RequestFingerprinter, fingerprint
 from support.internals import repeat_the_self_check
-from support.url_pieces import NAMES
-from support.url_strategies import URLS, request_for
+from support.url_strategies import NAMES, URLS, request_for
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
 from scrapy_bloom import CanonicalFingerprinter, SettingError
@@ -39,9 +38,12 @@ class Asked:
     st.sampled_from(("GET", "POST", "x y")) | st.text(max_size=3),
     st.binary(max_size=3) | st.text(max_size=3),
 )
-def test_a_request_has_scrapys_bytes(url, method, body):
+@example("http://[::1%25]:80/", "GET", "")
+def test_a_request_has_scrapys_bytes_and_none_makes_it_raise(url, method, body):
     request = request_for(url, method=method, body=body)
     assert AT["scrapy"].fingerprint(request) == fingerprint(request)
+    for fingerprinter in (*AT.values(), WITH_ALL):
+        assert len(fingerprinter.fingerprint(request)) == 20
 
 
 @pytest.mark.each_scrapy
@@ -60,14 +62,6 @@ def test_a_request_has_scrapys_bytes(url, method, body):
 )
 def test_any_kind_of_request_has_scrapys_bytes(request_):
     assert AT["scrapy"].fingerprint(request_) == fingerprint(request_)
-
-
-@given(URLS | st.text().map("http://{}".format), st.sampled_from((*LEVELS, "all")))
-@example("http://[::1%25]:80/", "all")
-def test_no_request_that_scrapy_takes_makes_it_raise(url, how):
-    request = request_for(url)
-    fingerprinter = WITH_ALL if how == "all" else AT[how]
-    assert len(fingerprinter.fingerprint(request)) == 20
 
 
 @given(URLS, st.sampled_from((*LEVELS, "all")))
@@ -261,16 +255,3 @@ def nested(depth):
 def test_an_invalid_canonical_setting_is_refused_by_name(options, error):
     with pytest.raises(SettingError, match=error):
         CanonicalFingerprinter(**options)
-
-
-@pytest.mark.parametrize(
-    ("level", "one", "other"),
-    [
-        ("safe", "http://e.com :80/", "http://e.com /"),  # Scrapy cannot fetch the one with a port
-        ("safe", "http://ex%61mple.com:80/", "http://ex%61mple.com/"),
-        ("usual", "http://localhost./a", "http://localhost/a"),  # may be in /etc/hosts only
-    ],
-)
-def test_a_host_that_scrapy_may_refuse_suppresses_no_page(level, one, other):
-    assert AT[level].canonical_url(one) != AT[level].canonical_url(other)
-    assert AT[level].fingerprint(Request(one)) != AT[level].fingerprint(Request(other))

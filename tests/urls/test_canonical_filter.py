@@ -1,8 +1,6 @@
 """Canonical fingerprints in the duplicate filter: stats, header, other fingerprinters."""
 
-import json
 import logging
-import shlex
 
 import pytest
 from scrapy import Request, Spider
@@ -25,14 +23,8 @@ class Books(Spider):
 class Crawl:
     """A filter as a crawl has it, between its opening and its close."""
 
-    def __init__(self, **settings):
-        self.crawler = get_crawler(Books, {f"BLOOM_{key}": v for key, v in settings.items()})
-
-    @classmethod
-    def of(cls, settings):
-        self = cls.__new__(cls)
+    def __init__(self, settings):
         self.crawler = get_crawler(Books, settings)
-        return self
 
     def __enter__(self):
         self.filter = BloomDupeFilter.from_crawler(self.crawler)
@@ -58,7 +50,7 @@ def test_a_setting_of_each_kind_reaches_the_filter():
         "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
         "BLOOM_CANONICAL_RULES": '{"example.org": {"steps": ["www"], "level": "scrapy"}}',
     }
-    with Crawl.of(settings) as crawl:
+    with Crawl(settings) as crawl:
         assert crawl.seen(PLAIN, f"{PLAIN}?sid=1&x_1=2", TRACKED) == [False, True, True]
         assert crawl.seen(f"{PLAIN}?utm_id=1") == [False]
         assert crawl.seen("http://example.org/", "http://www.example.org/") == [False, True]
@@ -66,7 +58,7 @@ def test_a_setting_of_each_kind_reaches_the_filter():
 
 
 def test_steps_are_counted():
-    with Crawl(CANONICAL="usual") as crawl:
+    with Crawl({"BLOOM_CANONICAL": "usual"}) as crawl:
         crawl.seen(PLAIN, TRACKED, TRACKED_TOO, PORT, PLAIN)
         crawl.seen("http://example.com:80/b?utm_id=1", "http://example.com/b")
         assert crawl.stats() == {"tracking": 3, "default_port": 2}
@@ -82,7 +74,7 @@ def test_a_job_resumed_with_other_rules_is_reported(tmp_path, caplog):
         ({"BLOOM_CANONICAL_RULES": {"example.com": {"steps": ["www"]}}}, 1),
     ):
         caplog.clear()
-        with caplog.at_level(logging.WARNING), Crawl.of(job | settings) as crawl:
+        with caplog.at_level(logging.WARNING), Crawl(job | settings) as crawl:
             crawl.seen(PLAIN)
         said = [r.getMessage() for r in caplog.records if "was filled with" in r.getMessage()]
         assert len(said) == expected
@@ -99,7 +91,7 @@ def test_the_fingerprinter_may_serve_all_of_scrapy():
             return super().resolve(request)
 
     settings = {"REQUEST_FINGERPRINTER_CLASS": Asked, "BLOOM_CANONICAL": "usual"}
-    with Crawl.of(settings) as crawl:
+    with Crawl(settings) as crawl:
         fingerprinter = crawl.crawler.request_fingerprinter
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
@@ -119,7 +111,7 @@ def test_a_subclass_that_overrides_fingerprint_decides():
         "REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment",
         "BLOOM_CANONICAL": "usual",
     }
-    with Crawl.of(settings) as crawl:
+    with Crawl(settings) as crawl:
         assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c", f"{PORT}?utm_id=1", f"{PLAIN}z") == [
             False,
             True,
@@ -131,28 +123,10 @@ def test_a_subclass_that_overrides_fingerprint_decides():
 def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     own = job | {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment"}
-    with Crawl.of(own) as crawl:
+    with Crawl(own) as crawl:
         crawl.seen(PLAIN)
-    with Crawl.of(own) as crawl:
+    with Crawl(own) as crawl:
         assert crawl.seen(PLAIN) == [True]
-    with pytest.raises(CloseSpider), Crawl.of(job):
+    with pytest.raises(CloseSpider), Crawl(job):
         pass
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
-
-
-def test_canon_prints_json_by_the_settings_given(bloom):
-    urls = [rf"{PORT}?utm_id=1&sid=1\b", f"{PLAIN}#b", "http://example.com/A"]
-    settings = {"BLOOM_CANONICAL": "usual", "BLOOM_CANONICAL_DROP_PARAMS": "sid"}
-    code, lines, _ = bloom(shlex.join(["canon", "--json", *urls]), **settings)
-    assert code == 0
-    first, same, other = json.loads("\n".join(lines))
-    assert [step for step, _ in first["steps"]][-4:-1] == ["default_port", "tracking", "drop"]
-    assert first["steps"][-1] == ["canonical", PLAIN]
-    assert first["fingerprint"] == same["fingerprint"] == fingerprint(Request(PLAIN)).hex()
-    assert other["fingerprint"] != first["fingerprint"]
-
-
-def test_canon_reports_what_is_wrong(bloom):
-    code, _, [said] = bloom("canon example.com")
-    assert code == 2
-    assert said.startswith("scrapy bloom canon: Missing scheme in request url: example.com")
