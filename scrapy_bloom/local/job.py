@@ -125,7 +125,7 @@ class Job:
             raise
 
     def _check(self) -> None:
-        meta = read_meta(self.path)[0] if self.path.exists() else {}
+        meta, _ = read_meta(self.path)
         if not meta:  # the run that created it was killed
             return
         self.previous = str(meta.get(KIND, ""))
@@ -318,7 +318,7 @@ def check_unused(folder: Path) -> None:
     :raises StateError: if it has requests or marks. Everything is left as it is.
     """
     stored, way = folder / NAME, f"set {BACKEND.setting} = 'local'"
-    if not stored.exists() or not read_meta(stored)[0]:
+    if not read_meta(stored)[0]:
         stored, way = folder / SCRAPYS_QUEUE, "remove your SCHEDULER"
         if not waits_with_scrapy(folder):
             return
@@ -360,13 +360,15 @@ def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return the notes in a job's file, and whether its last run closed it. Changes nothing.
+    """Return the notes in a job's file, none if there is none, and whether its last run closed it.
 
     :raises StateError: if it cannot be read.
     """
+    if not path.exists():
+        return {}, True
     with file.reading(path) as database:
-        _, clean, *_ = file.read_counters(database)
-        return dict(file.rows(database, "meta")), bool(clean)
+        clean = bool(file.read_counters(database).clean)
+        return dict(file.rows(database, "meta")), clean
 
 
 def identity_of(path: Path, meta: dict[str, Any]) -> Identity:

@@ -9,7 +9,7 @@ replaying it is harmless. Item counts are stored with each commit; a replay does
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any, Final
@@ -52,20 +52,8 @@ class Pass:
     marks: int
 
 
-@dataclass(eq=False)
-class _Written:
-    """What a transaction has written, to be dropped from memory once it is committed."""
-
-    slices: set[tuple[Any, ...]]
-    rows: int  # the last one of the journal
-    marks: int
-    blocks: int
-    buckets: list[bytes]
-    swept: bool  # whether obsolete rows may be left
-
-
 class Marks:
-    """What is stored of a filter. :meth:`write` its changes in a transaction, then :meth:`keep`.
+    """What is stored of a filter. :meth:`write` its changes in each transaction.
 
     :param filter_: as read from the file. It records its changes, perhaps since it was read.
     :param database: the file.
@@ -91,7 +79,6 @@ class Marks:
         self.withheld: Container[bytes] = ()
         self._changes = filter_.changes = filter_.changes or Changes()
         self._pass: Pass | None = None
-        self._written: _Written | None = None
         self._stored: set[tuple[Any, ...]] = {*file.rows(database, "slices")}
         query = "SELECT coalesce(max(id), 0) FROM marks"
         self._last_row: int = database.execute(query).fetchone()[0]
@@ -144,36 +131,40 @@ class Marks:
         buckets = [] if self._exact is None else self._exact.buckets()
         self._pass = Pass(blocks, buckets, self._last_row, self.journal)
 
-    def write(self) -> None:
-        """Write all changes, and some of the pass, in the transaction that is open."""
+    def write(self) -> Callable[[], None]:
+        """Write all changes, and some of the pass, in the transaction that is open.
+
+        :returns: what to call once that is committed, to drop from memory what was written.
+        """
         slices = {*slice_rows(self._filter)}
-        swept = self._write_slices(slices)
-        rows, marks = self._write_journal()
+        may_sweep = self._write_slices(slices)
+        last_row, marks = self._write_journal()
         self._write_lists()
         blocks, buckets = self._write_pass()
-        swept = self._sweep() if swept or self._changes.over else False
-        self._written = _Written(slices, rows, marks, blocks, buckets, swept)
+        sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
-    def keep(self) -> None:
-        """Drop the changes that :meth:`write` has written: they are committed."""
-        written, self._written = self._written, None
-        assert written is not None  # noqa: S101 - after a write
-        self._stored, self._sweeping = written.slices, written.swept
-        self._last_row = written.rows
-        self.journal += written.marks
-        over = self._changes.over[:-OVER_AT_ONCE]
-        self._changes = self._filter.changes = Changes(
-            None if self._changes.marks is None else {}, over=over
-        )
-        if self._pass is not None:
-            del self._pass.blocks[len(self._pass.blocks) - written.blocks :]
-            for bucket in written.buckets:
-                self._pass.buckets.remove(bucket)
-            if self._exact is not None:
-                self._exact.written(written.buckets)
-            if not (self._pass.blocks or self._pass.buckets):
-                self.journal -= self._pass.marks
-                self._swept, self._pass, self._sweeping = self._pass.upto, None, True
+        def keep() -> None:
+            self._stored, self._sweeping, self._last_row = slices, sweeping, last_row
+            self.journal += marks
+            over = self._changes.over[:-OVER_AT_ONCE]
+            self._changes = self._filter.changes = Changes(
+                None if self._changes.marks is None else {}, over=over
+            )
+            if self._pass is not None:
+                self._keep_pass(self._pass, blocks, buckets)
+
+        return keep
+
+    def _keep_pass(self, current: Pass, blocks: int, buckets: list[bytes]) -> None:
+        """Drop what a commit has written from a pass, which may be complete now."""
+        del current.blocks[len(current.blocks) - blocks :]
+        for bucket in buckets:
+            current.buckets.remove(bucket)
+        if self._exact is not None:
+            self._exact.written(buckets)
+        if not (current.blocks or current.buckets):
+            self.journal -= current.marks
+            self._swept, self._pass, self._sweeping = current.upto, None, True
 
     # The parts of a transaction
 

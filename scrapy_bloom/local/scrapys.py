@@ -10,11 +10,11 @@ import json
 import sqlite3
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_bloom.crawl.engine import slot_folder
 
@@ -31,7 +31,6 @@ ACTIVE: Final = "active.json"
 _SIZE: Final = struct.Struct(">L")  # beside each request in a queue: its size in bytes
 _CHUNK: Final = 1 << 20
 _DIGIT: Final = ord("0")
-_LENGTH: Final = 2  # bytes
 
 
 def why_unclean(folder: Path) -> str:
@@ -178,34 +177,25 @@ def _read_sqlite(path: Path) -> Iterator[bytes]:
             yield bytes(request)
 
 
-def read_seen(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the fingerprints in chunks of a ``requests.seen``; a truncated last one is skipped.
+def read_seen(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the fingerprints in a ``requests.seen``; a truncated last one is skipped.
 
     Scrapy 2.19 writes each as its length (2 bytes, big-endian) and its bytes; older versions write
     a line of hexadecimal digits. A job that lived through the upgrade has both. A length starts
     with a byte below "0", unless a fingerprint has 12,288 bytes.
     """
-    data = b""
-    for more in chunks:
-        data, start, batch = data + more, 0, []
-        while len(data) >= start + _LENGTH:
-            if data[start] >= _DIGIT:
-                end = data.find(b"\n", start) + 1
-                mark = _from_hex(data[start:end])
-            else:
-                first = start + _LENGTH
-                end = first + int.from_bytes(data[start:first], "big")
-                mark = data[first:end] if end <= len(data) else b""
-            if not mark:
-                break
-            batch.append(mark)
-            start = end
-        yield batch
-        data = data[start:]
-
-
-def _from_hex(line: bytes) -> bytes:
-    try:
-        return bytes.fromhex(line.decode())
-    except ValueError:
-        return b""
+    while len(head := stream.read(2)) == 2:  # noqa: PLR2004
+        if head[0] < _DIGIT:
+            size = int.from_bytes(head, "big")
+            mark = stream.read(size)
+            if not mark or len(mark) < size:
+                return
+        else:
+            line = head + stream.readline()
+            try:
+                mark = bytes.fromhex(line.decode())
+            except ValueError:
+                return
+            if not line.endswith(b"\n"):
+                return
+        yield mark

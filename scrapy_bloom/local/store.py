@@ -373,14 +373,14 @@ class Store:
             file.put(database, "meta", self._notes.items())
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             file.put(database, "counters", [(1, *counters)])
-            self.marks.write()
+            keep_marks = self.marks.write()
             database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
         self._keep()
-        self.marks.keep()
+        keep_marks()
         self.log.checkpoint_if_due(self._commits)
 
     def _write_requests(self) -> None:

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 20  # bytes of requests that are written at once
+_MARKS: Final = 50_000  # marks that are written at once
 
 _Queue = tuple[str, str | None, Iterator[bytes]]
 """Path, download slot and requests of a queue, the oldest first."""
@@ -146,10 +147,10 @@ def _add_requests(store: Store, queues: Iterable[_Queue]) -> None:
 def _add_marks(store: Store, path: Path) -> None:
     if path.exists():
         with path.open("rb") as stream:
-            for batch in read_seen(iter(lambda: stream.read(_CHUNK), b"")):
-                for fingerprint in batch:
-                    store.add(fingerprint)
-                store.commit()
+            for number, fingerprint in enumerate(read_seen(stream), 1):
+                store.add(fingerprint)
+                if number % _MARKS == 0:
+                    store.commit()
 
 
 def _read_queues(folder: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[_Queue]:

@@ -10,7 +10,7 @@ from support.waiting import until
 
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
-    "scrapy_bloom.local.marks:Marks.keep:before",
+    "scrapy_bloom.local.store:Store._keep:before",
     "scrapy_bloom.local.marks:Marks.begin_pass:after",
     "scrapy_bloom.local.marks:Marks._write_pass:after",
     "scrapy_bloom.local.log:Log.checkpoint:before",
