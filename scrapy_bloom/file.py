@@ -81,7 +81,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turn whatever reading a file raises into a refusal of the file.
+    """Turn whatever using a file raises into a refusal of the file.
 
     SQLite may accept a page that belongs to another table; its values can then be anything.
 
@@ -228,10 +228,11 @@ def damaged(path: Path, damage: object) -> StateError:
 
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StateError:
-    """Return the error for a file that cannot be used."""
+    """Return the error for a file that cannot be used, or its folder."""
     if not isinstance(error, (OSError, sqlite3.OperationalError)):  # a full disk, a lock
         return damaged(path, error)
     return StateError(
-        f"{path}: {getattr(error, 'strerror', None) or error}. Expected a file that this user can"
-        f" read and write, and room on the disk. What was there was left as it is."
+        f"{getattr(error, 'filename', None) or path}: {getattr(error, 'strerror', None) or error}."
+        f" Expected a place where this user can read and write, with room on the disk. What was"
+        f" there was left as it is."
     )

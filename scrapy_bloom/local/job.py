@@ -107,10 +107,8 @@ class Job:
         self.restored = self.in_flight = 0
         self.killed = False
         self._pid = os.getpid()
-        try:
+        with file.refusing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unusable(self.folder, error) from error
         self._lock = lock_job(self.folder).lock
         with self.opening():
             self._check()
@@ -173,7 +171,7 @@ class Job:
                 f"{self.path}: the last run was killed, and Scrapy's queue may have lost requests."
                 f" Everything was left as it is. Start the crawl again."
             )
-        try:
+        with file.refusing(self.path):
             state = b"" if plain else self._read_state()
             for key, value in owner_notes(self.identity, self.kind).items():
                 store.set_meta(key, value)
@@ -184,10 +182,6 @@ class Job:
                 beside = self.folder / f"{STATE}.tmp"
                 beside.write_bytes(state.removesuffix(_MARK) + _MARK)
                 beside.replace(self.folder / STATE)
-        except OSError as error:
-            raise unusable(self.folder, error) from error
-        except sqlite3.Error as error:
-            raise file.unusable(self.path, error) from error
         if plain:
             store.marks.collect_few()
 
@@ -273,20 +267,17 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     path = folder / NAME
     if not path.exists():
         return False
-    try:
-        with lock_job(folder):
-            meta, clean = read_meta(path)
-            if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
-                return False  # `Job` reports what is wrong when opened
-            if not clean:
-                why = f"the last run (process {meta.get(PID)}) was killed"
-            elif meta.get(DIGEST) != digest(folder):
-                why = f"{SCRAPYS_QUEUE} is not as the last run with this filter left it"
-            else:
-                return False
-            aside = _set_aside(folder)
-    except OSError as error:
-        raise unusable(folder, error) from error
+    with file.refusing(folder), lock_job(folder):
+        meta, clean = read_meta(path)
+        if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
+            return False  # `Job` reports what is wrong when opened
+        if not clean:
+            why = f"the last run (process {meta.get(PID)}) was killed"
+        elif meta.get(DIGEST) != digest(folder):
+            why = f"{SCRAPYS_QUEUE} is not as the last run with this filter left it"
+        else:
+            return False
+        aside = _set_aside(folder)
     logger.warning(
         "%s: %s, so requests that the filter calls seen may be lost. Filter and queue are in %s"
         " now, and the crawl starts over: no page is lost. With SCHEDULER ="
@@ -376,13 +367,8 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
 
     :raises StateError: if the notes are invalid.
     """
-    try:
+    with file.refusing(path):
         return Identity(**json.loads(meta[IDENTITY]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(
-            f"{path}: found invalid metadata ({error!r}), expected that of a crawl. It was left as"
-            f" it is. Restore the job directory from a copy, or delete it and crawl again."
-        ) from error
 
 
 def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
@@ -396,7 +382,7 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
         return FileLock(folder / LOCK, timeout=0, thread_local=False).acquire()
     except Timeout:
         pid = None
-        with suppress(StateError, OSError, sqlite3.Error):
+        with suppress(StateError, OSError):
             pid = read_meta(folder / NAME)[0].get(PID)
         ours, unknown = "another spider of this process", "another process"
         who = {os.getpid(): ours, None: unknown}.get(pid, f"process {pid}")
@@ -405,13 +391,4 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
             f" Wait until it has stopped, or choose another JOBDIR."
         ) from None
     except OSError as error:
-        raise unusable(folder, error) from error
-
-
-def unusable(folder: Path, error: OSError) -> StateError:
-    """Return the error for a job directory that cannot be used."""
-    return StateError(
-        f"{error.filename or folder}: {error.strerror}. Expected a job directory in which this user"
-        f" can write, with room on the disk; give it those rights or choose another JOBDIR. What is"
-        f" in it was left as it is."
-    )
+        raise file.unusable(folder, error) from error

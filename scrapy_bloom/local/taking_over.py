@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,6 @@ from scrapy_bloom.local.job import (
     open_store,
     owner_notes,
     read_meta,
-    unusable,
 )
 from scrapy_bloom.local.scrapys import (
     ACTIVE,
@@ -87,8 +85,9 @@ def take_over(
         return
     beside = folder / "taking-over"
     shutil.rmtree(beside, ignore_errors=True)
-    try:
+    with file.refusing(folder), ExitStack() as stack:
         beside.mkdir()
+        stack.callback(shutil.rmtree, beside, ignore_errors=True)
         if job.previous == FILTER:
             empty = new_filter(settings, digests=digests)
             with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
@@ -103,12 +102,6 @@ def take_over(
         (beside / NAME).replace(job.path)
         (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages
         shutil.rmtree(queue)
-    except OSError as error:
-        raise unusable(folder, error) from error
-    except sqlite3.Error as error:
-        raise file.unusable(beside / NAME, error) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     if requests or marks:
         logger.info(
             "%s: took over %s requests and %s fingerprints of Scrapy's own scheduler.",
