@@ -166,11 +166,6 @@ class Job:
         :raises StateError: if that cannot be written.
         """
         store, plain = self.store, self.kind != REQUESTS
-        if self.killed and plain:  # too late: Scrapy has opened its queue
-            raise StateError(
-                f"{self.path}: the last run was killed, and Scrapy's queue may have lost requests."
-                f" Everything was left as it is. Start the crawl again."
-            )
         with file.refusing(self.path):
             state = b"" if plain else self._read_state()
             for key, value in owner_notes(self.identity, self.kind).items():
@@ -384,8 +379,7 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
         pid = None
         with suppress(StateError, OSError):
             pid = read_meta(folder / NAME)[0].get(PID)
-        ours, unknown = "another spider of this process", "another process"
-        who = {os.getpid(): ours, None: unknown}.get(pid, f"process {pid}")
+        who = f"process {pid}" if pid else "another process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
             f" Wait until it has stopped, or choose another JOBDIR."

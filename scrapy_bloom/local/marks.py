@@ -62,6 +62,7 @@ class Marks:
 
     Attributes:
         journal: as above, at the last commit.
+        sweeping: whether obsolete rows may be left.
         withheld: fingerprints that the next run must fetch, although they are marked: their
             requests are in memory only. Say with :meth:`withheld_changed` what has changed in it.
     """
@@ -83,7 +84,7 @@ class Marks:
         query = "SELECT coalesce(max(id), 0) FROM marks"
         self._last_row: int = database.execute(query).fetchone()[0]
         self._swept = 0
-        self._sweeping = True  # a kill may have left expired rows behind
+        self.sweeping = True  # a kill may have left expired rows behind
 
     @property
     def changed(self) -> bool:
@@ -95,11 +96,6 @@ class Marks:
     def passing(self) -> bool:
         """Whether a pass is writing blocks."""
         return self._pass is not None
-
-    @property
-    def sweeping(self) -> bool:
-        """Whether obsolete rows may be left."""
-        return self._sweeping
 
     def withheld_changed(self, fingerprints: Iterable[bytes]) -> None:
         """Record that these may have come to :attr:`withheld`, or gone."""
@@ -144,7 +140,7 @@ class Marks:
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
         def keep() -> None:
-            self._stored, self._sweeping, self._last_row = slices, sweeping, last_row
+            self._stored, self.sweeping, self._last_row = slices, sweeping, last_row
             self.journal += marks
             over = self._changes.over[:-OVER_AT_ONCE]
             self._changes = self._filter.changes = Changes(
@@ -164,7 +160,7 @@ class Marks:
             self._exact.written(buckets)
         if not (current.blocks or current.buckets):
             self.journal -= current.marks
-            self._swept, self._pass, self._sweeping = current.upto, None, True
+            self._swept, self._pass, self.sweeping = current.upto, None, True
 
     # The parts of a transaction
 
@@ -173,7 +169,7 @@ class Marks:
         gone = {row[0] for row in self._stored} - {row[0] for row in slices}
         self._database.executemany("DELETE FROM slices WHERE id = ?", ((id_,) for id_ in gone))
         file.put(self._database, "slices", slices - self._stored)
-        return self._sweeping or bool(gone)
+        return self.sweeping or bool(gone)
 
     def _write_journal(self) -> tuple[int, int]:
         """Add the new marks to the journal; return its last row, and how many marks were added."""
