@@ -178,16 +178,12 @@ class RedisTarget:
             raise occupied(self.name)
 
     def delete(self) -> None:
-        """Delete header and requests at one moment, then the rest.
-
-        Safe to repeat after an interruption.
+        """Delete marks and requests.
 
         :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
         with self.connected() as worker:
-            reader = Reader(worker, self.key)
-            # An interrupted delete may have left its tombstone, and some of the rest.
-            reader.state() if worker.client.exists(self.key) else reader.existing()
+            Reader(worker, self.key).existing()
             if used := delete(worker, self.key):
                 name, left = used.popitem()
                 raise StateError(

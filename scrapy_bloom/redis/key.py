@@ -560,10 +560,6 @@ def delete(
     :raises BackendError: if there was no answer.
     """
     ignored = f" {' '.join(dead)} "
-    while True:
-        word, *answer = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
-        if word == b"used":
-            names = (name.decode() for name in answer[::2])
-            return dict(zip(names, map(float, answer[1::2]), strict=True))
-        if not answer[0]:
-            return {}
+    _, *used = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    names = (name.decode() for name in used[::2])
+    return dict(zip(names, map(float, used[1::2]), strict=True))

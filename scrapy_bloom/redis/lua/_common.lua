@@ -7,7 +7,6 @@
 --   plan             JSON of what all workers must agree on
 --   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
 --   slices           for each slice, oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN
---   dropped          for each slice whose keys are still to be deleted: NAME:KEYS
 --   window           seconds that a mark is kept, 0 for no limit
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
@@ -94,30 +93,18 @@ local function divide(slices, window)
   return live, over
 end
 
--- Drop slices. They have many keys, so heartbeats delete them a portion at a time.
+-- Delete slices. Redis frees the memory in the background: the 10,000 keys of ten billion pages take 20 ms.
 local function drop(slices)
-  local rows = {call('HGET', header, 'dropped') or nil}
   for _, slice in ipairs(slices) do
     call('UNLINK', slice.name .. 'again', slice.name .. 'ages')
-    rows[#rows + 1] = string.format('%s:%.0f', slice.name:sub(#base + 1), slice.keys)
+    for first = 0, slice.keys - 1, 500 do
+      local names = {}
+      for i = first, math.min(first + 500, slice.keys) - 1 do
+        names[#names + 1] = slice.name .. string.format('%d', i)
+      end
+      call('UNLINK', unpack(names))
+    end
   end
-  if #rows > 0 then call('HSET', header, 'dropped', table.concat(rows, ' ')) end
-end
-
--- Delete a portion of the keys of dropped slices; return how many are left.
-local function delete_dropped()
-  local rows, left = call('HGET', header, 'dropped'), 0
-  if not rows then return 0 end
-  local name, keys, others = rows:match('^(%S+):(%d+) ?(.*)$')
-  local names, last = {}, math.max(0, keys - 500)
-  for i = last, keys - 1 do names[#names + 1] = base .. name .. string.format('%.0f', i) end
-  call('UNLINK', unpack(names))
-  for more in others:gmatch(':(%d+)') do left = left + more end
-  if last > 0 then
-    others = string.format('%s:%.0f', name, last) .. (others == '' and '' or ' ' .. others)
-  end
-  if others == '' then call('HDEL', header, 'dropped') else call('HSET', header, 'dropped', others) end
-  return left + last
 end
 
 -- The answer to a worker of another epoch.

@@ -96,6 +96,5 @@ local function sweep(since, lease, most)
     call('ZREM', holds, slot)
   end
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
-  delete_dropped()
   return queued, failed_now
 end

@@ -4,7 +4,7 @@
 -- ARGV[2]  seconds of a lease
 -- ARGV[3]  "1" to remember the epoch for a day: workers that use it then end, and create nothing.
 --          Else "0": they continue with what is there
--- Answers {"ok", how many keys are left: repeat until there are none}
+-- Answers {"ok"}
 --     or  {"used", worker, seconds left of its lease, ...}
 -- May be repeated.
 local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 'slices'))
@@ -20,11 +20,11 @@ if epoch then
   end
   if #used > 1 then return used end
   drop(read_slices(slices, epoch))
-  local dropped, note = call('HGET', header, 'dropped'), ARGV[3] == '1' and epoch or deleted or ''
   call('UNLINK', header, queue, later, turns, frees, holds, delays, taken, failed)
-  call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note, 'dropped', dropped)
-  call('EXPIRE', header, 86400)
+  local note = ARGV[3] == '1' and epoch or deleted
+  if note then
+    call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note)
+    call('EXPIRE', header, 86400)
+  end
 end
-local left = delete_dropped()
-if left == 0 and call('HGET', header, 'deleted') == '' then call('UNLINK', header) end
-return {'ok', left}
+return {'ok'}
