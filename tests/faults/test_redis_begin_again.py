@@ -39,14 +39,14 @@ def test_no_page_is_lost_in_any_order_of_faults(server, name):
         assert not World(server, seed, **SETS[name]).run(), f"seed {seed}"
 
 
-LOST = "if last < answered or number < last or lives == 'dead' then return 'lost' end"
+LOST = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
 ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, well)
   return answer()"""
 VANISHED = """  if some then start_over() end
   walk()
   return some"""
-NO_RECORD = {"tonumber(last) or -1": "tonumber(last) or 0"}
+NO_RECORD = {"last = last or -1": "last = last or 0"}
 WHOLE = {"whole and '1' or '0'": "'1'"}
 CONTROLS = {
     "roll-backs without numbers": {"faults": BACK, "without": {LOST: "", ANSWERED: ""}},

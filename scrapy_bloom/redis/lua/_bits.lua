@@ -3,9 +3,9 @@
 -- The 14 bits of an item lie in one block of 64 Kbit, and a key holds up to 511 blocks. They are those of a
 -- local filter. The bit after a key's blocks gives it its full size.
 --
---   PROBE_BYTES       the size of a probe
---   has(slice, item)  whether a slice has the item with this probe
---   put(slice, item)  adds it to a slice; returns whether it was there
+--   PROBE_BYTES         the size of a probe
+--   is_in(slice, item)  whether a slice has the item with this probe
+--   put(slice, item)    adds it to a slice; returns whether its bits were there
 --
 -- Variables instead of tables, which would take a fifth more of the server's time, and local ones instead of
 -- shared ones; and numbers formatted all at once, because Redis formats them one by one, slowly.
@@ -53,6 +53,11 @@ local function has(slice, item)
   return all_set(call('BITFIELD_RO', segment.key,
     'GET', 'u1', t5, 'GET', 'u1', t6, 'GET', 'u1', t7, 'GET', 'u1', t8, 'GET', 'u1', t9,
     'GET', 'u1', t10, 'GET', 'u1', t11, 'GET', 'u1', t12, 'GET', 'u1', t13, 'GET', 'u1', t14))
+end
+
+-- Whether a slice has an item that was not forgotten.
+local function is_in(slice, item)
+  return has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0)
 end
 
 local function put(slice, item)

@@ -51,6 +51,15 @@ local function read_numbers(text)
   return unpack(numbers)
 end
 
+-- Return a worker's last call, when its lease ends, and its delay; for a tombstone the call, 'dead', and since when.
+local function read_worker(record)
+  local number, ends, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')
+  return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
+end
+
+-- Whether a lease is valid. One that ends much later was given before the clock went back.
+local function is_valid(ends, lease) return ends > now and ends <= now + 2 * lease end
+
 local function read_slices(text, epoch)
   local slices = {}
   local ROW = '((%d+):[^:]+:(%d+):(%d+)):(%d+):([^:]+):(%d+):(%d+)'

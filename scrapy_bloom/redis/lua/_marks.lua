@@ -38,22 +38,18 @@ end
 
 -- What surprises a worker whose record this is, if anything does; and the number of its last call here.
 local function surprise_of(record, number, answered)
-  local last, lives = (record or ''):match('^(%d+) (%S+)')
-  last = tonumber(last) or -1
-  if lives == 'dead' and last >= answered then return 'dead' end
-  if last < answered or number < last or lives == 'dead' then return 'lost' end
+  local last, ends = read_worker(record)
+  last = last or -1
+  if ends == 'dead' and last >= answered then return 'dead' end
+  if last < answered or number < last or ends == 'dead' then return 'lost' end
   return nil, last
 end
 
 local item  -- the probe of the current one, as it is in `again` and `ages`
 
-local function is_in(slice)
-  return has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0)
-end
-
 local function is_there(since)
   for i = #slices - 1, 1, -1 do
-    if slices[i].since >= since and is_in(slices[i]) then return true end
+    if slices[i].since >= since and is_in(slices[i], item) then return true end
   end
   return false
 end
@@ -71,7 +67,7 @@ local function forget()
   local there = false
   for _, slice in ipairs(slices) do
     call('HDEL', slice.name .. 'ages', item)
-    if is_in(slice) then
+    if is_in(slice, item) then
       call('SADD', slice.name .. 'again', item)
       slice.again, there = slice.again + 1, true
     end

@@ -21,12 +21,6 @@ local function write_worker(worker, number, ends, delay, well)
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
 end
 
--- Return a worker's last call, when its lease ends, and its delay; for a tombstone the call, 'dead', and since when.
-local function read_worker(record)
-  local number, ends, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')
-  return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
-end
-
 -- Bury the workers that have missed their lease. Return whether some were, and how many are alive.
 local function bury(lease, patient)
   local buried, alive, longest = false, 0, 0
@@ -35,7 +29,7 @@ local function bury(lease, patient)
       local number, ends, delay = read_worker(call('HGET', header, field))
       if ends == 'dead' then
         if now - delay > DAY then call('HDEL', header, field) end
-      elseif patient and (ends < now or ends > now + 2 * lease) then
+      elseif patient and not is_valid(ends, lease) then
         call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
         call('HDEL', header, 'a:' .. field:sub(3))
         buried = true

@@ -9,8 +9,7 @@ for at = 1, #probes, PROBE_BYTES do
   local item = probes:sub(at, at + PROBE_BYTES - 1)
   local digit = '0'
   for i = #slices, 1, -1 do
-    local slice = slices[i]
-    if has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0) then
+    if is_in(slices[i], item) then
       digit = '1'
       break
     end

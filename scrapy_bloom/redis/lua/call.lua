@@ -223,31 +223,23 @@ local horizon = clock + ahead * SECOND  -- of turns that come until then, reques
 -- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
 -- to the failed list because of another. Return how many were taken, and whether the slot has others.
 local function read_requests(slot, room, turn)
-  local prefix, some, others, kept = struct.pack('>H', #slot) .. slot, 0, true, false
-  while some == 0 and others do  -- again if those that were read are risky
-    local skip = passed[slot] or 0
-    local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, room + 1)
-    others = #members > room
-    for i = 1, math.min(room, #members) do
-      local member = members[i]
-      if room_left < #member and #names > 0 then
-        room_left = -1
-        return some, true
-      end
-      passed[slot] = skip + i
-      local dangerous = member:byte(#prefix + 18) >= risk
-      if dangerous and risky == 1 then
-        kept = true
-      else
-        if dangerous then risky = 1 end
-        local id, value = member:sub(#prefix + 10, #prefix + 17), turn .. member
-        names[#names + 1], gone[#gone + 1], handed_out[#handed_out + 1] = id, member, value
-        values[#values + 1], values[#values + 2] = worker .. id, value
-        some, room_left = some + 1, room_left - #member
-      end
+  local prefix, skip = struct.pack('>H', #slot) .. slot, passed[slot] or 0
+  local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, room + 1)
+  for i = 1, math.min(room, #members) do
+    local member = members[i]
+    local dangerous = member:byte(#prefix + 18) >= risk
+    if dangerous and risky == 1 then return i - 1, true end
+    if room_left < #member and #names > 0 then
+      room_left = -1
+      return i - 1, true
     end
+    if dangerous then risky = 1 end
+    local id, value = member:sub(#prefix + 10, #prefix + 17), turn .. member
+    names[#names + 1], gone[#gone + 1], handed_out[#handed_out + 1] = id, member, value
+    values[#values + 1], values[#values + 2] = worker .. id, value
+    passed[slot], room_left = skip + i, room_left - #member
   end
-  return some, others or kept
+  return math.min(room, #members), #members > room
 end
 
 -- Serve a slot: take up to `room` of its requests with one start, and set its next turn. Return how many were taken.
@@ -259,7 +251,7 @@ local function serve(slot, turn, listed, room)
   if delay > 0 then room = 1 else following = clock + #names + 1 end  -- slots without a delay take turns
   local some, others = read_requests(slot, room, describe_turn(start, following, pace))
   if others then
-    if some == 0 then following = horizon + SECOND end  -- they are for another worker
+    if some == 0 then following = horizon + 1 end  -- they are for another worker, or the next call
     next_turns[#next_turns + 1], next_turns[#next_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
   else
     call('ZREM', turns, slot)

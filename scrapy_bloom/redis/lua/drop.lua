@@ -12,10 +12,11 @@ if epoch then
   local used = {'used'}
   for _, field in ipairs(call('HKEYS', header)) do
     local name = field:match('^w:(.*)$')
-    local counts = name and not ARGV[1]:find(' ' .. name .. ' ', 1, true)
-    local lives = counts and tonumber(call('HGET', header, field):match('^%d+ ([%d.]+)'))
-    if lives and lives > now and lives <= now + 2 * ARGV[2] then
-      used[#used + 1], used[#used + 2] = name, string.format('%.3f', lives - now)
+    if name and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
+      local _, ends = read_worker(call('HGET', header, field))
+      if type(ends) == 'number' and is_valid(ends, ARGV[2]) then
+        used[#used + 1], used[#used + 2] = name, string.format('%.3f', ends - now)
+      end
     end
   end
   if #used > 1 then return used end

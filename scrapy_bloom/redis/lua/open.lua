@@ -27,30 +27,23 @@ if old_epoch ~= '' and epoch ~= old_epoch and other_epoch(old_epoch, deleted)[1]
   return {'deleted'}
 end
 
--- Try every command that a later script needs, on a key of its own, which is deleted in any case.
-local key = base .. 'trial'
-call('UNLINK', key)
-local function try(commands)
-  for _, words in ipairs(commands) do
-    local answer = redis.pcall(unpack(words))
-    if type(answer) == 'table' and answer.err then
-      call('UNLINK', key)
-      return answer
-    end
-  end
-  call('UNLINK', key)
-end
-local problem = try({
-  {'BITFIELD', key, 'SET', 'u1', '0', '1'}, {'BITFIELD_RO', key, 'GET', 'u1', '0'},
-}) or try({
-  {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
+-- Try every command that a later script needs, on a key of its own.
+local key, problem = base .. 'trial', nil
+for _, words in ipairs({
+  {'UNLINK', key}, {'BITFIELD', key, 'SET', 'u1', '0', '1'}, {'BITFIELD_RO', key, 'GET', 'u1', '0'},
+  {'UNLINK', key}, {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
   {'HSCAN', key, '0', 'COUNT', '1'}, {'HDEL', key, 'a'},
-}) or try({
-  {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
-}) or try({
-  {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZSCORE', key, '1'}, {'ZRANGEBYLEX', key, '-', '+'},
+  {'UNLINK', key}, {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
+  {'UNLINK', key}, {'ZADD', key, '0', '1'}, {'ZCARD', key}, {'ZSCORE', key, '1'}, {'ZRANGEBYLEX', key, '-', '+'},
   {'ZRANGEBYSCORE', key, '0', '1'}, {'ZREM', key, '2'}, {'EXPIRE', key, '1'}, {'PERSIST', key},
-})
+}) do
+  local answer = redis.pcall(unpack(words))
+  if type(answer) == 'table' and answer.err then
+    problem = answer
+    break
+  end
+end
+call('UNLINK', key)
 if problem then return problem end
 
 local made = not epoch
@@ -69,8 +62,8 @@ end
 -- that the first call under this name finds out if the server goes back between now and then.
 local whole = false
 if epoch == old_epoch then
-  local last = (call('HGET', header, 'w:' .. old_worker) or ''):match('^%d+')
-  whole = last and tonumber(last) >= tonumber(answered)
+  local last = read_worker(call('HGET', header, 'w:' .. old_worker))
+  whole = last and last >= tonumber(answered)
   if whole and not call('HGET', header, 'w:' .. worker) then
     call('HSET', header, 'w:' .. worker, string.format('0 %.3f', now + lease))
   end
