@@ -22,10 +22,11 @@ from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.local.job import Identity, lock_job
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey
+from scrapy_bloom.redis.header import State
+from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
-from scrapy_bloom.redis.reader import Reader, State
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
@@ -80,7 +81,7 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
             with suppress(BackendError):  # the keys expire
-                shared.delete()
+                delete(worker, target.key, {shared.name}, note=False)
             raise
 
 
@@ -106,7 +107,7 @@ def arrived(worker: Worker, target: RedisTarget, count: int) -> State:
     :raises StateError: if the server has lost some: their pages would not be fetched.
     """
     state = Reader(worker, target.key).existing()
-    if state.waiting != count:
+    if state.counts.waiting != count:
         raise StateError(f"{target.name}: the server has lost requests. Copy again.")
     return state
 

@@ -83,7 +83,7 @@ def _plan(target: RedisTarget, worker: Worker) -> Plan:
             f" Stop it, and copy again. Nothing was changed."
         )
     if state.plan.order:
-        count = state.waiting + state.taken
+        count = state.counts.waiting + state.counts.taken
         raise occupied(target.name, f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
     return state.plan
 

@@ -83,20 +83,19 @@ class RedisTarget:
                 "workers_silent": len(state.leases) - alive,
             }
             if state.plan.order:
-                hosts, upcoming = reader.hosts(_HOSTS)
-                delays = reader.delays(_HOSTS)
+                counts, schedule = state.counts, reader.schedule(_HOSTS)
                 facts |= {
-                    "waiting": state.waiting + state.taken,
-                    "in_flight": state.taken,
-                    "failed": state.failed,
-                    "hosts": hosts,
+                    "waiting": counts.waiting + counts.taken,
+                    "in_flight": counts.taken,
+                    "failed": counts.failed,
+                    "hosts": schedule.hosts,
                     "next_hosts": [
                         {"host": _text(slot), "waiting": waiting, "due": due}
-                        for slot, waiting, due in upcoming
+                        for slot, waiting, due in schedule.next_hosts
                     ],
-                    "later": delays.later,
-                    "next_due": delays.next_due,
-                    "holds": {_text(slot): until for slot, until in delays.holds},
+                    "later": schedule.later,
+                    "next_due": schedule.next_due,
+                    "holds": {_text(slot): until for slot, until in schedule.holds},
                 }
         return facts
 
@@ -126,7 +125,7 @@ class RedisTarget:
             state = Reader(worker, self.key).existing()
             shared = SharedKey(worker, self.key, state.plan)
             try:
-                left = state.failed
+                left = state.counts.failed
                 while left:
                     counts = shared.call(Call(retry=min(left, BATCH))).counts
                     count += left - counts.failed

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
@@ -15,7 +16,7 @@ from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import KNOWN, Call, Loss, SharedKey, Surprise
+from scrapy_bloom.redis.key import KNOWN, Call, Loss, SharedKey, Surprise, ask, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
@@ -80,7 +81,7 @@ class RedisFilter:
     ) -> None:
         self._key, self._policy = key, on_error
         self._pid, self._closed = os.getpid(), False
-        self._owed: set[bytes] = set()  # granted by the server, but the caller may not know
+        self._owed: set[bytes] = set()  # may be marked, and the caller knows no verdict
         self._seen: set[bytes] = set()  # by asked()
         self._unknown = self._surprises = 0
         self.worker = Worker(server, timeout)
@@ -207,16 +208,16 @@ class RedisFilter:
         :raises FilterLostError: if a user has deleted the filter.
         """
 
-        def ask(batch: list[bytes]) -> list[bool]:
+        def look(batch: list[bytes]) -> list[bool]:
             while True:
                 try:
-                    return self.shared.ask(batch)
+                    return ask(self.worker, self._key, self.shared.epoch, self.shared.probe, batch)
                 except Surprise as surprise:  # noqa: PERF203 - rare
                     self._begin_again(surprise)
 
         asked = list(fingerprints)
         seen: dict[bytes, bool] = {}
-        self._each([mark for mark in asked if not self.shared.knows(mark)], ask, seen)
+        self._each([mark for mark in asked if not self.shared.knows(mark)], look, seen)
         return [seen.get(mark, False) or self.shared.knows(mark) for mark in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
@@ -239,7 +240,7 @@ class RedisFilter:
         different = [*dict.fromkeys(asked)]
         self._seen.difference_update(different)
         seen: dict[bytes, bool] = {}
-        self._each(different, self._saying("x"), seen, "close")
+        self._each(different, partial(self._say, "x", None), seen, "close")
         self.shared.known.clear()
         self._owed.difference_update(different)
         return [seen.pop(mark, False) for mark in asked]
@@ -253,11 +254,10 @@ class RedisFilter:
 
     def numbers(self) -> dict[str, int]:
         """Return the counts of this worker, by stat name."""
-        counters = self.worker.counters
         return {
-            "round_trips": counters.round_trips,
+            "round_trips": self.worker.round_trips,
             "unknown": self._unknown,
-            "outages": counters.outages,
+            "outages": self.worker.outages,
             "losses": self._surprises,
         }
 
@@ -289,20 +289,21 @@ class RedisFilter:
         self._owed.clear()
         self.shared.known.clear()
         self.shared.leave()
-        leases = self.shared.delete()
+        own = {self.shared.name}
+        leases = delete(self.worker, self._key, own, note=False)
         patience, waits = time.monotonic() + _STILL * upkeep.LEASE / upkeep.BEATS, False
         while leases:
             time.sleep(_LOOK)
-            left = self.shared.delete()
+            left = delete(self.worker, self._key, own, note=False)
             if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
                 return False  # that worker lives, or has just arrived
             leases = left
             if leases and not waits and time.monotonic() > patience:
                 waits = True
                 logger.info(
-                    "Redis at %s, key %s: worker %s does not renew its lease, and was probably"
-                    " killed. Waiting until it ends: at most %.0f s.",
-                    *(self.worker.address, self._key, *max(leases.items(), key=itemgetter(1))),
+                    "%s: worker %s does not renew its lease, and was probably killed. Waiting until"
+                    " it ends: at most %.0f s.",
+                    *(self.shared.place, *max(leases.items(), key=itemgetter(1))),
                 )
         return True
 
@@ -329,9 +330,9 @@ class RedisFilter:
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}
         try:
-            self._each(fingerprints, self._saying("m", max_age), answers)
+            self._each(fingerprints, partial(self._say, "m", max_age), answers)
         except BackendError:
-            self._owed.update(mark for mark, seen in answers.items() if not seen)
+            self._owed.update(mark for mark in fingerprints if not answers.get(mark))
             raise
         self._unknown += len(fingerprints) - len(answers)
         seen = dict.fromkeys(fingerprints, False) | answers
@@ -360,54 +361,39 @@ class RedisFilter:
                     raise
                 return
 
-    def _saying(self, op: str, max_age: float | None = None) -> Callable[[list[bytes]], list[bool]]:
-        """Return a function that calls with an entry per fingerprint and returns what was there.
-
-        It repeats an unanswered call first: its caller may never have learned what it has marked.
-        """
-
-        def say(batch: list[bytes]) -> list[bool]:
-            if (call := self.shared.unanswered) is not None:
-                for entry, seen in zip(call.entries, self._answer(call), strict=True):
-                    mark = entry.fingerprint or b""
-                    if entry.op == "m" and not seen and mark not in self.shared.known:
-                        self._owed.add(mark)
-            return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
-
-        return say
-
-    def _answer(self, call: Call) -> list[bool]:
-        """Repeat a call until it is answered; return what was there.
+    def _say(self, op: str, max_age: float | None, batch: list[bytes]) -> list[bool]:
+        """Call with an entry per fingerprint; return what was there.
 
         After a surprise, an earlier try of this call may have marked its pages or not. Their
         requests are here, so they count as new.
         """
+        self.shared.unanswered = None  # its fingerprints count as new
+        call, ambiguous = Call([Entry(op, mark, max_age=max_age) for mark in batch]), False
         while True:
             try:
-                seen = self.shared.call(call).seen
+                verdicts = self.shared.call(call).verdicts
             except Surprise as surprise:  # noqa: PERF203 - rare
-                call.ambiguous = True
+                ambiguous = True
                 self._begin_again(surprise)
             else:
-                return [False] * len(seen) if call.ambiguous else seen
+                return [seen and not ambiguous for _, seen in verdicts]
 
     def _begin_again(self, surprise: Surprise) -> None:
         """Forget what this worker knows, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.
         """
-        where = f"Redis at {self.worker.address}, key {self._key!r}"
         try:
             whole = self.shared.open()
         except Surprise as deleted:
             raise FilterLostError(
-                f"{where}: the filter was deleted while this worker used it."
+                f"{self.shared.place}: the filter was deleted while this worker used it."
             ) from deleted
         self._surprises += 1
         if surprise.kind is not Loss.DEAD or not whole:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
-                where,
+                self.shared.place,
                 surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
             )

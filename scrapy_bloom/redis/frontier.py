@@ -38,7 +38,7 @@ from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
-from scrapy_bloom.redis.queue import Exchange
+from scrapy_bloom.redis.queue import UNANSWERED, Exchange
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
     log_paces,
@@ -343,24 +343,23 @@ class SharedFrontier:
         finally:  # whatever was answered counts
             self._deliver(exchange)
         works = exchange.error is None
-        if exchange.taken:
+        answer, call = exchange.answer, exchange.call
+        if answer.taken:
             self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
-        answer = exchange.answer
-        if answer is not None:
-            for overdue, start in answer.turns:
-                self._turns.renew(overdue, start)
-            self._turns.heed(answer.held)
-            call = exchange.call
+        for overdue, start in answer.turns:
+            self._turns.renew(overdue, start)
+        self._turns.heed(answer.held)
+        if call is not None and answer is not UNANSWERED:
             self._pacing.note_called(
-                call.take if call else 0,
-                len(exchange.taken),
+                call.take,
+                len(answer.taken),
                 self._queue.waiting,
                 answer.next_turn,
-                passed_over=bool(call and call.busy),
+                passed_over=bool(call.busy),
             )
         busy = self._has_work or len(self._in_flight) or len(self._memory)
         self._finished = works and not busy and self._queue.is_over()
-        if exchange.verdicts or exchange.taken or not self.pending():
+        if answer.verdicts or answer.taken or not self.pending():
             write_stats(self._report, self._queue, later=self._memory.later)
             if not self._closing:
                 self._engine.wake()  # by itself it checks only every five seconds
@@ -371,7 +370,7 @@ class SharedFrontier:
     def _deliver(self, exchange: Exchange) -> None:
         """Apply the outcome of an exchange, and deliver the verdicts."""
         self._queue.settle(exchange)
-        if self._decider.deliver(exchange.verdicts):
+        if self._decider.deliver(exchange.answer.verdicts):
             self._pacing.note_pushed()
         for request in self._decider.take_late():
             self._dupefilter.log(request, self._spider)
@@ -388,7 +387,7 @@ class SharedFrontier:
                 self._decider.start_over(void)
                 starts = Deferred.fromCoroutine(self._starts.run())
                 starts.addCallback(lambda _: self._soon())
-        self._turns.add(exchange.taken)
+        self._turns.add(exchange.answer.taken)
 
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:

@@ -17,15 +17,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, Counts, State, refusal
 from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
-from scrapy_bloom.redis.plan import BATCH, Plan, geometry, read_slices
+from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
@@ -41,9 +43,6 @@ A single request may be larger.
 
 RISKY: Final = MOST_TRIES - 1
 """A worker holds only one request at a time with this many failed tries."""
-
-PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"3"
 
 _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
@@ -86,7 +85,6 @@ class Call:
     """One call, which is repeated until it is answered.
 
     Attributes:
-        ambiguous: whether a surprise has come between its tries.
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         room: most bytes of them, after the first one.
@@ -105,74 +103,29 @@ class Call:
         one_slot: whether hosts without a delay share one slot.
     """
 
-    entries: Sequence[Entry] = ()
+    entries: list[Entry] = field(default_factory=list)
     take: int = 0
     room: int = MOST_BYTES
     retry: int = 0
     risky: bool = False
-    done: Sequence[bytes] = ()
-    back: Sequence[bytes] = ()
-    unreadable: Sequence[bytes] = ()
-    unused: Sequence[bytes] = ()
+    done: list[bytes] = field(default_factory=list)
+    back: list[bytes] = field(default_factory=list)
+    unreadable: list[bytes] = field(default_factory=list)
+    unused: list[bytes] = field(default_factory=list)
     overdue: Sequence[Taken] = ()
     default: Pace = UNPACED
-    paces: Mapping[bytes, Pace] = field(default_factory=dict)
+    paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
-    holds: Mapping[bytes, float] = field(default_factory=dict)
-    aside: Sequence[tuple[bytes, float]] = ()
+    holds: dict[bytes, float] = field(default_factory=dict)
+    aside: list[tuple[bytes, float]] = field(default_factory=list)
     one_slot: bool = False
-    ambiguous: bool = False
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether it is about more than marks."""
-        asked = self.take or self.retry or self.done or self.back or self.unreadable
-        return bool(asked) or any(entry.op not in "mx" for entry in self.entries)
-
-
-class Counts(NamedTuple):
-    """The counts of a key, as in an answer.
-
-    Attributes:
-        waiting: requests that no worker has.
-        taken: requests that workers have, this one included.
-        failed: requests on the failed list.
-        forgotten: how often pages were forgotten.
-        later: how many of those that wait may not be sent yet.
-    """
-
-    waiting: int = 0
-    taken: int = 0
-    failed: int = 0
-    forgotten: int = 0
-    later: int = 0
-
-
-class Crowd(NamedTuple):
-    """How many share a crawl.
-
-    Attributes:
-        workers: that hold a lease.
-        hosts: download slots with requests that need not wait for a time.
-        held: download slots that are left alone.
-    """
-
-    workers: int = 0
-    hosts: int = 0
-    held: int = 0
-
-
-_COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
-_NUMBERS: Final = (*_COUNTED, "seq")
-_GEOMETRY: Final = ("first", "slices", "window")
-_HEADER: Final = ("program", "format", "epoch", "plan", *_GEOMETRY, "order", *_NUMBERS)
 
 
 class Answer(NamedTuple):
     """The answer to a call.
 
     Attributes:
-        seen: for each entry whether its page was there; False for those without a fingerprint.
+        verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         counts: as they are now.
         next_turn: seconds until more can be taken; infinite if nothing waits.
@@ -181,12 +134,12 @@ class Answer(NamedTuple):
             ``time.monotonic()``.
     """
 
-    seen: list[bool]
-    taken: list[Taken]
-    counts: Counts
-    next_turn: float
-    turns: list[tuple[Taken, float]]
-    held: dict[bytes, float]
+    verdicts: Sequence[tuple[Entry, bool]] = ()
+    taken: Sequence[Taken] = ()
+    counts: Counts = Counts()
+    next_turn: float = inf
+    turns: Sequence[tuple[Taken, float]] = ()
+    held: Mapping[bytes, float] = MappingProxyType({})
 
 
 class Known(set[bytes]):
@@ -217,11 +170,11 @@ class SharedKey:
     :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
-        key: as given.
         plan: as given.
+        place: what people call the server and the key.
         epoch: identifies the filter that is there now.
         secret: the key of its probes.
-        slices: as last reported.
+        probe: makes the probe of a fingerprint.
         made: whether this worker created it.
         known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
             the background is not known before that.
@@ -231,10 +184,10 @@ class SharedKey:
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
-        self.key, self.plan = key, plan
+        self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
         self.known = Known(known)
         self.epoch = ""
-        self._worker = worker
+        self._worker, self._key = worker, key
         self._lives = ("", "")
         self._answered = -1
         self.open()
@@ -263,7 +216,7 @@ class SharedKey:
         name = new_name()
         word, *parts = self._worker.run(
             "open",
-            self.key,
+            self._key,
             *(self.epoch, self.name, self._answered, name, upkeep.LEASE),
             *(part for pair in fields.items() for part in pair),
             probe=True,
@@ -271,49 +224,25 @@ class SharedKey:
         if word == b"deleted":
             raise Surprise(Loss.DELETED)
         if word == b"type":
-            self._refuse(
-                f"found a {parts[1].decode()} under {parts[0].decode()!r} that is not ours"
-            )
+            kind, name = parts[1].decode(), parts[0].decode()
+            raise refusal(self.place, f"found a {kind} under {name!r} that is not ours")
         self.made, whole = bool(parts[0] == b"1"), bool(parts[1] == b"1")
-        self._take_over(dict(zip(_HEADER, parts[2:], strict=True)))
+        self._take_over(State.read(dict(zip(FIELDS, parts[2:], strict=True)), self.place))
         self.rename(name, answered=0 if whole else -1)
         return whole
 
-    def _take_over(self, header: dict[str, bytes]) -> None:
-        if header["program"] != PROGRAM or header["format"] != FORMAT:
-            kind = b" ".join((header["program"], header["format"])).decode(errors="replace")
-            raise StateError(
-                f"Redis at {self._worker.address}, key {self.key!r}: found {kind!r}, expected"
-                f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
-                f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
-            )
-        try:
-            plan, secret = Plan.read(header["plan"])
-            slices = read_slices(header["slices"])
-            read_slices(header["first"] + b":0:0:0:0")
-        except (StateError, ValueError) as error:
-            self._refuse(str(error))
-        for name in _NUMBERS:
-            if not header[name].isdigit():
-                self._refuse(f"found {name} {header[name]!r:.80}, expected a number")
-        if not slices or header["window"] != repr(plan.window).encode():
-            self._refuse(
-                f"found slices {header['slices']!r:.80} and window {header['window']!r:.80},"
-                f" expected at least one slice and {plan.window!r}"
-            )
-        if differences := self.plan.differences(plan):
+    def _take_over(self, state: State) -> None:
+        if differences := self.plan.differences(state.plan):
             more = ""
-            if bool(self.plan.order) is not bool(plan.order):
+            if bool(self.plan.order) is not bool(state.plan.order):
                 more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
-            self._refuse(f"what is there has {differences}{more}")
-        self.secret, self._hash = secret, plan.hash(secret)
-        self.epoch = header["epoch"].decode()
-        self.slices = slices
-        self._overview: list[bytes] = []  # slices and crowd, if an answer had them
+            raise refusal(self.place, f"what is there has {differences}{more}")
+        self.epoch, self.secret, self.counts = state.epoch, state.secret, state.counts
+        self.probe = state.plan.hash(state.secret)
+        self._slices: Sequence[SliceRow] | bytes = state.slices
         self.known.clear()
-        self.counts = Counts(*(int(header[name]) for name in _COUNTED))
         self._forgotten = 0
-        self._known_until = float("inf")
+        self._known_until = inf
 
     def rename(self, name: str = "", *, answered: int = -1) -> None:
         """Take a new name, under which nothing has been sent yet.
@@ -326,21 +255,16 @@ class SharedKey:
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
-    def _refuse(self, reason: str) -> None:
-        raise StateError(
-            f"Redis at {self._worker.address}, key {self.key!r}: {reason}. Nothing was changed."
-            f" Choose another key (BLOOM_REDIS_KEY). If it is a filter of ours, 'scrapy bloom"
-            f" delete' deletes it."
-        )
-
     @property
-    def crowd(self) -> Crowd:
-        """How many share the crawl, as last reported."""
-        return Crowd(*map(int, self._overview[1].split())) if self._overview else Crowd()
+    def slices(self) -> Sequence[SliceRow]:
+        """The slices, as last reported."""
+        if isinstance(self._slices, bytes):
+            self._slices = read_slices(self._slices)
+        return self._slices
 
     def info(self) -> FilterInfo:
         """Return the state of the filter, as last reported."""
-        return self.plan.info(read_slices(self._overview[0]) if self._overview else self.slices)
+        return self.plan.info(self.slices)
 
     # Calls
 
@@ -354,44 +278,49 @@ class SharedKey:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        parts = self._send(call)
-        numbers = parts[0].split()
-        counts = Counts(*map(int, (*numbers[:4], numbers[9])))
-        verdicts = iter(parts[1])
-        seen = [entry.fingerprint is not None and next(verdicts) == _YES for entry in call.entries]
-        now, next_turn = int(numbers[5]), int(numbers[6]) / SECOND
-        taken = [Taken.read(value, now) for value in parts[6:]]
-        self._overview = parts[4:6]
-        starts = [time.monotonic() + (int(start) - now) / SECOND for start in parts[2].split()]
-        turns = [*zip(call.overdue, starts, strict=True)]
-        next_turn = next_turn if next_turn >= 0 else inf
-        answer = Answer(seen, taken, counts, next_turn, turns, dict(_read_holds(parts[3])))
-        self._note_swept(int(numbers[7]), int(numbers[8]))
+        report, digits, starts, held, self._slices, *values = self._send(call)
+        numbers = report.split()
+        counts = Counts(*map(int, numbers[:8]))
+        now, next_turn, queued, failed = map(int, numbers[9:])
+        since = time.monotonic() - now / SECOND
+        seen = iter(digits)
+        answer = Answer(
+            [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
+            [Taken.read(value, now) for value in values],
+            counts,
+            next_turn / SECOND if next_turn >= 0 else inf,
+            [
+                (each, since + int(start) / SECOND)
+                for each, start in zip(call.overdue, starts.split(), strict=True)
+            ],
+            dict(_read_holds(held)),
+        )
+        self._note_swept(queued, failed)
         self._answered, self.unanswered = self._number, None
         self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
-        self._known_until = before + float(numbers[4])
+        self._known_until = before + float(numbers[8])
         self.counts = counts
         return answer
 
     def _send(self, call: Call) -> list[bytes]:
         """Run the script for a call; add a slice if there must be one. Return what it answers."""
-        plain = not (self.plan.order or call.has_requests)
+        plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
         next_slice = ""
         while True:
             word, *parts = self._worker.run(
-                *("mark" if plain else "call", self.key),
+                *("mark" if plain else "call", self._key),
                 *self._arguments(call, next_slice, plain=plain),
             )
             if word != b"slices":
                 break
-            self.slices, kind = read_slices(parts[0]), parts[1].decode()
-            spec = self.plan.next(self.slices, due=kind == "due")
-            next_slice = f"{self.slices[-1].number + 1}:{kind}:{geometry(spec)}"
+            slices, kind = read_slices(parts[0]), parts[1].decode()
+            spec = self.plan.next(slices, due=kind == "due")
+            next_slice = f"{slices[-1].number + 1}:{kind}:{geometry(spec)}"
         if word == b"broken":
             raise BackendError(
-                f"Redis at {self._worker.address}, key {self.key!r}: a call failed half-way"
+                f"{self.place}: a call failed half-way"
                 f" ({parts[0].decode(errors='replace')}). All marks were dropped, and pages are"
                 f" fetched again. Does another program write to keys that begin with this"
                 f" one?"
@@ -399,14 +328,6 @@ class SharedKey:
         if word != b"ok":
             raise Surprise(Loss[word.decode().upper()])
         return parts
-
-    def ask(self, fingerprints: Sequence[bytes]) -> list[bool]:
-        """Return for each fingerprint whether it is there. Changes nothing.
-
-        :raises BackendError: if there was no answer.
-        :raises Surprise: as :meth:`call`.
-        """
-        return ask(self._worker, self.key, self.epoch, self._hash, fingerprints)
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows, without asking, that a page was let through."""
@@ -433,23 +354,23 @@ class SharedKey:
         before = time.monotonic()
         lives = self._lives
         word, *answer = self._worker.run(
-            "beat", self.key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
+            "beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
         )
         if word != b"ok" or lives != self._lives:
             return
         self.renewed = max(self.renewed, before)
-        back, aside, self._forgotten = map(int, answer)
-        self._note_swept(back, aside)
+        back, failed, self._forgotten = map(int, answer)
+        self._note_swept(back, failed)
 
-    def _note_swept(self, back: int, aside: int) -> None:
+    def _note_swept(self, back: int, failed: int) -> None:
         """Count and log what has come back from dead workers."""
-        self._worker.counters.requeued += back
-        if back or aside:
+        self._worker.requeued += back
+        if back or failed:
             logger.log(
-                logging.WARNING if aside else logging.INFO,
-                "Redis at %s, key %s: %s requests of workers that missed their lease are back in"
-                " the queue, %s were moved to the failed list",
-                *(self._worker.address, self.key, f"{back:,}", f"{aside:,}"),
+                logging.WARNING if failed else logging.INFO,
+                "%s: %s requests of workers that missed their lease are back in the queue, %s were"
+                " moved to the failed list",
+                *(self.place, f"{back:,}", f"{failed:,}"),
             )
 
     @property
@@ -464,16 +385,7 @@ class SharedKey:
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first)
-        self._worker.run("leave", self.key, *self._lives, ids)
-
-    def delete(self, dead: Iterable[str] = ()) -> dict[str, float]:
-        """Delete everything, at the end of a crawl or to recreate it, as :func:`delete`.
-
-        Workers that still use it continue with what is there then.
-
-        :param dead: workers whose leases do not count.
-        """
-        return delete(self._worker, self.key, {self.name, *dead}, note=False)
+        self._worker.run("leave", self._key, *self._lives, ids)
 
     def _arguments(self, call: Call, next_slice: str, *, plain: bool) -> list[object]:
         marked = [
@@ -485,7 +397,7 @@ class SharedKey:
         ages = [f"{item}:{age}" for item, (_, age) in enumerate(marked, 1) if age is not None]
         marks = (
             "" if ops == "m" * len(ops) else ops,
-            b"".join([self._hash(fingerprint) for fingerprint, _ in marked]),
+            b"".join([self.probe(fingerprint) for fingerprint, _ in marked]),
             " ".join(ages),
             next_slice,
         )
@@ -537,7 +449,13 @@ def ask(
     probe: Callable[[bytes], bytes],
     fingerprints: Sequence[bytes],
 ) -> list[bool]:
-    """Return for each fingerprint whether it is there, as :meth:`SharedKey.ask`."""
+    """Return for each fingerprint whether it is there. Changes nothing.
+
+    :param epoch: of the filter.
+    :param probe: makes the probe of a fingerprint.
+    :raises BackendError: if there was no answer.
+    :raises Surprise: as :meth:`SharedKey.call`.
+    """
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))

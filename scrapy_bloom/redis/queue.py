@@ -17,22 +17,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import (
-    MOST_BYTES,
-    RISKY,
-    Answer,
-    Call,
-    Counts,
-    Loss,
-    SharedKey,
-    Surprise,
-)
+from scrapy_bloom.redis.header import Counts
+from scrapy_bloom.redis.key import RISKY, Answer, Call, Loss, SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
@@ -43,6 +35,9 @@ FULL: Final = 5_000
 """When this many entries wait here, no more pages are fetched, and ``start()`` has to wait."""
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
+
+
+UNANSWERED: Final = Answer()
 
 
 @dataclass
@@ -56,80 +51,13 @@ class Exchange:
         begin_again: whether the server has lost something. Everything that this worker has taken
             and not begun must then be offered again, and ``start()`` must run again.
         error: why there is no answer. The call is made again with the next exchange.
-        verdicts: entries that were offered, each with whether its page was there.
-        taken: requests that this worker has taken.
     """
 
     call: Call | None
-    answer: Answer | None = None
+    answer: Answer = UNANSWERED
     void: bool = False
     begin_again: bool = False
     error: BloomError | None = None
-    verdicts: list[tuple[Entry, bool]] = field(default_factory=list)
-    taken: list[Taken] = field(default_factory=list)
-
-
-class _Outbox:
-    """What this worker has to send, and what it has taken."""
-
-    def __init__(self, *, one_slot: bool) -> None:
-        self.one_slot = one_slot
-        self.buffer: deque[Entry] = deque()
-        self.call: Call | None = None  # until it is answered
-        self.paces: dict[bytes, Pace] = {}
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what was taken; entries and paces of an unanswered call are sent again."""
-        if self.call is not None:
-            self.buffer.extendleft(reversed(self.call.entries))
-            self.paces = {**self.call.paces, **self.paces}
-        self.call = None
-        self.taken: set[Taken] = set()
-        self.done: list[bytes] = []
-        self.back: list[bytes] = []
-        self.unreadable: list[bytes] = []
-        self.unused: list[bytes] = []
-        self.holds: dict[bytes, float] = {}
-        self.aside: list[tuple[bytes, float]] = []
-
-    @property
-    def has_work(self) -> bool:
-        lists = self.buffer, self.done, self.back, self.unreadable, self.unused, self.aside
-        return self.call is not None or any(lists) or bool(self.holds)
-
-    def next_call(
-        self, take: int, default: Pace, busy: Sequence[bytes], overdue: Sequence[Taken]
-    ) -> Call:
-        """Return the unanswered call, or else the next one."""
-        if self.call is None:
-            entries: list[Entry] = []
-            room = MOST_BYTES
-            while self.buffer and len(entries) < BATCH:
-                room -= _ENTRY_BYTES + len(self.buffer[0].body)
-                if entries and room < 0:
-                    break
-                entries.append(self.buffer.popleft())
-            self.call = Call(
-                entries,
-                take,
-                max(0, room),
-                risky=any(taken.tries >= RISKY for taken in self.taken),
-                done=self.done,
-                back=self.back,
-                unreadable=self.unreadable,
-                unused=self.unused,
-                default=default,
-                paces=self.paces,
-                busy=busy,
-                overdue=overdue,
-                holds=self.holds,
-                aside=self.aside,
-                one_slot=self.one_slot,
-            )
-            self.done, self.back, self.unreadable, self.unused = [], [], [], []
-            self.paces, self.holds, self.aside = {}, {}, []
-        return self.call
 
 
 class SharedQueue:
@@ -151,8 +79,11 @@ class SharedQueue:
         self.worker, self.key = worker, key
         self.offering = self.surprises = 0
         self.shared: SharedKey | None = None
-        self._plan = plan
-        self._outbox = _Outbox(one_slot=one_slot)
+        self._plan, self._one_slot = plan, one_slot
+        self._buffer: deque[Entry] = deque()
+        self._call: Call | None = None  # until it is answered
+        self._next = Call()  # what else the next one says
+        self._taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
 
     def open(self) -> None:
@@ -174,23 +105,23 @@ class SharedQueue:
 
     def offer(self, entry: Entry) -> None:
         """Send an entry with one of the next exchanges."""
-        self._outbox.buffer.append(entry)
+        self._buffer.append(entry)
         self.offering += 1
 
     def done(self, taken: Taken) -> None:
         """Delete a request that was taken: it is done."""
         if self._release(taken):
-            self._outbox.done.append(taken.id)
+            self._next.done.append(taken.id)
 
     def give_back(self, taken: Taken) -> None:
         """Put a request that was taken back in its place."""
         if self._release(taken):
-            self._outbox.back.append(taken.id)
+            self._next.back.append(taken.id)
 
     def cannot_read(self, taken: Taken) -> None:
         """Put a request that was taken behind all others, for another worker."""
         if self._release(taken):
-            self._outbox.unreadable.append(taken.id)
+            self._next.unreadable.append(taken.id)
 
     def put_aside(self, taken: Taken, due: float) -> None:
         """Let a request that was taken wait: its host is left alone.
@@ -198,19 +129,19 @@ class SharedQueue:
         :param due: until when, by ``time.monotonic()``.
         """
         if self._release(taken):
-            self._outbox.aside.append((taken.id, due))
+            self._next.aside.append((taken.id, due))
 
     def hold(self, slot: bytes, until: float) -> None:
         """Let all workers leave a slot alone.
 
         :param until: by ``time.monotonic()``.
         """
-        holds = self._outbox.holds
+        holds = self._next.holds
         holds[slot] = max(until, holds.get(slot, 0.0))
 
     def still_ours(self, taken: Taken) -> bool:
         """Return whether this worker still has a request that it took, as far as is known."""
-        return taken in self._outbox.taken
+        return taken in self._taken
 
     def give_back_turn(self, taken: Taken) -> None:
         """Give back the turn of a request that was not sent; say so before :meth:`done`.
@@ -218,11 +149,11 @@ class SharedQueue:
         Of several requests of a slot, the latest goes first.
         """
         if self.still_ours(taken):
-            self._outbox.unused.append(taken.id)
+            self._next.unused.append(taken.id)
 
     def set_pace(self, slot: bytes, pace: Pace) -> None:
         """Set the pace of a slot for all workers."""
-        self._outbox.paces[slot] = pace
+        self._next.paces[slot] = pace
 
     @property
     def is_full(self) -> bool:
@@ -232,7 +163,9 @@ class SharedQueue:
     @property
     def has_work(self) -> bool:
         """Whether there is anything to send."""
-        return self._outbox.has_work
+        call = self._next
+        requests = call.done, call.back, call.unreadable, call.unused, call.aside, call.holds
+        return self._call is not None or bool(self._buffer) or any(requests)
 
     @property
     def counts(self) -> Counts:
@@ -268,11 +201,19 @@ class SharedQueue:
         :param busy: slots of which it has enough requests.
         :param overdue: requests in the downloader that need another turn.
         """
-        take = min(BATCH, want)
-        overdue = [*filter(self.still_ours, overdue)]
-        if not (self._outbox.has_work or take or look or overdue):
-            return Exchange(None)
-        return Exchange(self._outbox.next_call(take, default, busy, overdue))
+        take, overdue = min(BATCH, want), [*filter(self.still_ours, overdue)]
+        if self._call is None and (self.has_work or take or look or overdue):
+            call, self._call, self._next = self._next, self._next, Call()
+            while self._buffer and len(call.entries) < BATCH:
+                size = _ENTRY_BYTES + len(self._buffer[0].body)
+                if call.entries and size > call.room:
+                    break
+                call.entries.append(self._buffer.popleft())
+                call.room = max(0, call.room - size)
+            call.take, call.default, call.busy, call.overdue = take, default, busy, overdue
+            call.one_slot = self._one_slot
+            call.risky = any(taken.tries >= RISKY for taken in self._taken)
+        return Exchange(self._call)
 
     def carry_out(self, exchange: Exchange) -> None:
         """Make the call. This may run in a thread: it leaves the buffers alone."""
@@ -290,19 +231,17 @@ class SharedQueue:
             exchange.error = error
         except Surprise as deleted:
             exchange.error = FilterLostError(
-                f"Redis at {self.worker.address}, key {self.key!r}: the crawl was deleted"
+                f"Redis at {self.worker.address}, key {self.key}: the crawl was deleted"
                 f" while this worker was running ({deleted})."
             )
 
     def settle(self, exchange: Exchange) -> Exchange:
-        """Apply the outcome of an exchange; return it with verdicts and taken requests."""
+        """Apply the outcome of an exchange, and return it."""
         call, answer, shared = exchange.call, exchange.answer, self.shared
-        if call is not None and answer is not None and shared is not None:
-            self._outbox.call = None
-            self._outbox.taken.update(answer.taken)
+        if call is not None and answer is not UNANSWERED and shared is not None:
+            self._call = None
+            self._taken.update(answer.taken)
             self.offering -= len(call.entries)
-            exchange.verdicts += zip(call.entries, answer.seen, strict=True)
-            exchange.taken += answer.taken
             # Only from here on do the verdicts reach their caller.
             forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
             shared.known.update(
@@ -314,9 +253,14 @@ class SharedQueue:
                 and entry.fingerprint not in forgotten
             )
         if exchange.void and shared is not None:
-            self._outbox.forget()
             shared.known.clear()
             self.surprises += 1
+            # Entries and paces are sent again. What was taken is no longer ours.
+            paces = self._next.paces
+            if (call := self._call) is not None:
+                self._buffer.extendleft(reversed(call.entries))
+                paces = {**call.paces, **paces}
+            self._call, self._next, self._taken = None, Call(paces=paces), set()
         return exchange
 
     def is_over(self) -> bool:
@@ -330,7 +274,7 @@ class SharedQueue:
         """Put back what was taken and is not done, and release the lease."""
         try:
             if self.shared is not None:
-                self.shared.leave(self._outbox.taken)
+                self.shared.leave(self._taken)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
@@ -339,8 +283,8 @@ class SharedQueue:
 
     def _release(self, taken: Taken) -> bool:
         """Return whether this worker had a request; it has it no longer."""
-        ours = taken in self._outbox.taken
-        self._outbox.taken.discard(taken)
+        ours = taken in self._taken
+        self._taken.discard(taken)
         return ours
 
     def _begin_again(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
@@ -354,10 +298,8 @@ class SharedQueue:
         exchange.begin_again = surprise.kind is not Loss.DEAD or not whole
         if exchange.begin_again:
             logger.warning(
-                "Redis at %s, key %s: %s. This worker starts over: it runs start() again, and"
-                " pages may be fetched again. Every page that start() or another page links to is"
-                " still fetched.",
-                self.worker.address,
-                self.key,
+                "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
+                " again. Every page that start() or another page links to is still fetched.",
+                shared.place,
                 surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
             )

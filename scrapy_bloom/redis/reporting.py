@@ -12,7 +12,8 @@ from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.reader import Reader, State
+from scrapy_bloom.redis.header import State
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
 
@@ -46,8 +47,8 @@ def report_opened(
     contents = f"{counted(restored, 'page')} known"
     if not crawl:
         contents += "; a kill loses what this process has to fetch"
-    elif restored or state.waiting or state.taken:
-        contents += f", {counted(state.waiting, 'request')} waiting"
+    elif restored or state.counts.waiting or state.counts.taken:
+        contents += f", {counted(state.counts.waiting, 'request')} waiting"
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
@@ -89,7 +90,7 @@ def report_crawl(report: Report, session: Session, queue: SharedQueue, *, window
             f" it{limit}. With BLOOM_ON_BACKEND_ERROR = 'close' it would end."
         )
         return
-    if state.items and not state.waiting and not state.taken and not windowed:
+    if state.items and not state.counts.waiting and not state.counts.taken and not windowed:
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(place, state.items, way)
     warn_of_failed(report, queue)
@@ -141,17 +142,17 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
 
     :param later: how many requests wait for a time in this process.
     """
-    counters = queue.worker.counters
+    worker = queue.worker
     for stat, value in (
         (stats.LATER, queue.counts.later + later),
-        (stats.REQUEUED, counters.requeued),
+        (stats.REQUEUED, worker.requeued),
         (stats.MOVED_ASIDE, queue.counts.failed),
-        (stats.FROM_BACKEND["outages"], counters.outages),
+        (stats.FROM_BACKEND["outages"], worker.outages),
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
     report.set(stats.PENDING, queue.waiting)
-    report.set(stats.FROM_BACKEND["round_trips"], counters.round_trips)
+    report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 
 def describe_crawl(report: Report, shared: SharedKey) -> tuple[str, ...]:
@@ -160,9 +161,9 @@ def describe_crawl(report: Report, shared: SharedKey) -> tuple[str, ...]:
     Nothing is asked for this.
     """
     report.describe(shared.info())
-    crowd = shared.crowd
-    if not crowd.workers:  # nobody has looked yet
+    counts = shared.counts
+    if not counts.workers:  # nobody has looked yet
         return ()
-    held = f", {crowd.held:,} left alone" if crowd.held else ""
-    hosts = counted(crowd.hosts, "host") + held
-    return f"{shared.counts.taken:,} in all", counted(crowd.workers, "worker"), hosts
+    held = f", {counts.held:,} left alone" if counts.held else ""
+    hosts = counted(counts.hosts, "host") + held
+    return f"{counts.taken:,} in all", counted(counts.workers, "worker"), hosts

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import redis
@@ -29,21 +28,6 @@ T = TypeVar("T")
 
 MOST_TRIES: Final = 10
 """A request goes to the failed list after this many workers died with it or could not read it."""
-
-
-@dataclass
-class Tally:
-    """Counts of what went over the wire.
-
-    Attributes:
-        round_trips: calls to Redis.
-        outages: how often Redis became unavailable.
-        requeued: requests of dead workers that this one put back.
-    """
-
-    round_trips: int = 0
-    outages: int = 0
-    requeued: int = 0
 
 
 def new_name() -> str:
@@ -90,13 +74,15 @@ class Worker:
         error: of the last failed call.
         usable: set while the server is available, as far as is known.
         reached: whether a server has ever answered, if only with an error.
-        counters: what went over the wire.
+        round_trips: calls to Redis.
+        outages: how often Redis became unavailable.
+        requeued: requests of dead workers that this one put back.
     """
 
     def __init__(self, server: Server, timeout: float) -> None:
         self.address = server.address()
         self.timeout = timeout
-        self.counters = Tally()
+        self.round_trips = self.outages = self.requeued = 0
         self.client: Any = None
         self.usable = threading.Event()
         self.usable.set()
@@ -144,7 +130,7 @@ class Worker:
         run = self._scripts.get(name)
         if run is None:
             run = self._scripts[name] = self.client.register_script(script(name))
-        self.counters.round_trips += 1
+        self.round_trips += 1
         try:
             answer = self._with_deadline(lambda: run([key, beginning(key)], arguments))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
@@ -194,7 +180,7 @@ class Worker:
                     f" BLOOM_REDIS_URL."
                 )
             self.error = error
-            self.counters.outages += begins
+            self.outages += begins
             self.usable.clear()
             text, since = self._reported
             if begins and self._thread is None:

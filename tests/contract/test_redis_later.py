@@ -11,6 +11,7 @@ from support.queues import Crawler, left
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import key as keys
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.reader import Reader
 
 NOW = 1_700_000_000.0
@@ -60,18 +61,18 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("filtered", slot="b", wait=90, filtered=False)
     worker.say()
     exchange = worker.exchange(9)
-    assert names(exchange.taken) == ["soon"]
+    assert names(exchange.answer.taken) == ["soon"]
     assert worker.queue.counts[:2] == (2, 1)
     assert worker.queue.counts.later == 2
     assert exchange.answer.next_turn == pytest.approx(60, abs=NEAR)
     assert not worker.queue.is_over()
     worker.queue.close()
     set_clock(NOW + 60 - NEAR)
-    assert names(other.exchange(9).taken) == ["soon"]  # the other one has left
+    assert names(other.exchange(9).answer.taken) == ["soon"]  # the other one has left
     set_clock(NOW + 60 + NEAR)
-    assert names(other.exchange(9).taken) == ["later"]
+    assert names(other.exchange(9).answer.taken) == ["later"]
     set_clock(NOW + 90 + NEAR)
-    assert names(other.exchange(9).taken) == ["filtered"]
+    assert names(other.exchange(9).answer.taken) == ["filtered"]
     assert other.queue.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
@@ -103,10 +104,10 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
 def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
     worker = join()
     worker.offer("a", wait=60)
-    worker.queue._outbox.buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
+    worker.queue._buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
     worker.say()
     set_clock(NOW + 10 + NEAR)
-    assert names(worker.exchange(1).taken) == ["a"]
+    assert names(worker.exchange(1).answer.taken) == ["a"]
 
 
 def test_a_repeated_call_makes_a_request_wait_once(server, key, join):
@@ -134,7 +135,7 @@ def test_waiting_requests_are_deleted_with_the_others(server, key, join):
     worker.offer("a", slot="a", wait=60)
     hold(worker, b"a", 60)
     worker.say()
-    assert worker.queue.shared.delete() == {}
+    assert delete(worker.queue.worker, key, {worker.queue.shared.name}, note=False) == {}
     assert not server.client().keys(f"*{key}*")
 
 
@@ -150,13 +151,13 @@ def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
     hold(worker, b"a", 60)
     hold(worker, b"a", 30)  # what is shorter changes nothing
     exchange = other.exchange(9)
-    assert names(exchange.taken) == ["b1"]
+    assert names(exchange.answer.taken) == ["b1"]
     assert exchange.answer.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
     other.offer("a3", slot="a")
     other.say()
-    assert not other.exchange(9).taken
+    assert not other.exchange(9).answer.taken
     set_clock(NOW + 60 - keys.AHEAD / 2)  # taken ahead, and sent when it is over
-    taken = other.exchange(9).taken
+    taken = other.exchange(9).answer.taken
     assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
     assert all(
         each.start - time.monotonic() == pytest.approx(keys.AHEAD / 2, abs=NEAR) for each in taken
@@ -170,9 +171,9 @@ def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
     worker.offer("a1", slot="a")
     worker.say()
     set_clock(NOW + 31)
-    assert not worker.exchange(9).taken
+    assert not worker.exchange(9).answer.taken
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["a1"]
+    assert names(worker.exchange(9).answer.taken) == ["a1"]
 
 
 @pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
@@ -183,7 +184,7 @@ def test_lost_turns_keep_holds(server, key, join, lost):
     worker.say()
     hold(worker, b"a", 60)
     server.client().delete(beginning(key) + lost)
-    assert names(worker.exchange(9).taken) == ["b"]
+    assert names(worker.exchange(9).answer.taken) == ["b"]
     assert not worker.queue.surprises
 
 
@@ -191,32 +192,32 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     worker.say()
-    (first,) = worker.exchange(9).taken
+    (first,) = worker.exchange(9).answer.taken
     worker.queue.give_back(first)  # its turn would be now
     hold(worker, b"a", 30)
-    assert not worker.exchange(9).taken
+    assert not worker.exchange(9).answer.taken
     worker.queue.set_pace(b"a", SECOND)  # the next turn would be a second after the last one
     worker.exchange()
-    assert not worker.exchange(9).taken
+    assert not worker.exchange(9).answer.taken
 
 
 def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer("a1", "a2", slot="a")
     worker.say()
-    (first,) = worker.exchange(9).taken
+    (first,) = worker.exchange(9).answer.taken
     hold(worker, b"a", 30)
     worker.queue.give_back_turn(first)
     worker.queue.done(first)
     worker.exchange()
-    assert not worker.exchange(9).taken
+    assert not worker.exchange(9).answer.taken
 
 
 def test_an_overdue_request_waits_for_the_end_of_a_hold(join, set_clock):
     worker = join(SECOND)
     worker.offer("a1", slot="a")
     worker.say()
-    (first,) = worker.exchange(9).taken
+    (first,) = worker.exchange(9).answer.taken
     set_clock(NOW + 5)
     worker.exchange()  # nothing else tells when the slot may be served
     hold(worker, b"a", 30)
@@ -238,21 +239,23 @@ def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
     assert server.client().zcard(beginning(key) + "holds") == 0
 
 
-def test_what_waits_and_which_slots_are_left_alone_can_be_read(key, join, set_clock):
+def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join, set_clock):
+    now = server.client().time()[0]  # which the reader asks
+    set_clock(now + HOUR)
     worker = join()
     worker.offer("a", slot="a")
     worker.offer("b", slot="a", wait=60)
     worker.offer("c", slot="a", wait=90)
     hold(worker, b"x", 30)
     worker.say()
-    set_clock(NOW - HOUR)
+    set_clock(now)
     worker.exchange()
     reader = Reader(worker.queue.worker, key)
-    later, due, holds = reader.delays(5)
-    assert (later, round(due - (NOW - HOUR))) == (2, 60)
-    dates = {one.body: date and round(date - (NOW - HOUR)) for one, date in reader.requests()}
+    _, _, later, due, holds = reader.schedule(5)
+    assert (later, round(due - now)) == (2, 60)
+    assert [(slot, round(until - now)) for slot, until in holds] == [(b"x", 30)]
+    dates = {one.body: date and round(date - now) for one, date in reader.requests()}
     assert dates == {b"a": 0, b"b": 60, b"c": 90}
-    assert holds == []  # that is over by the clock of the machine, which the reader asks
 
 
 # Hosts that share one slot
@@ -276,17 +279,17 @@ def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, jo
     worker = join(one_slot=True)
     worker.offer("a1", "a2", "b1")
     worker.say()
-    first, second, _ = worker.exchange(3).taken
+    first, second, _ = worker.exchange(3).answer.taken
     for each in (first, second):
         worker.queue.put_aside(each, time.monotonic() + 60)
     worker.exchange()
     assert worker.queue.counts.later == 2
-    assert not worker.exchange(9).taken
+    assert not worker.exchange(9).answer.taken
     assert left(server, key) == (2, 1, 0)
     worker.offer("c")
     worker.say()
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["a1", "a2", "c"]
+    assert names(worker.exchange(9).answer.taken) == ["a1", "a2", "c"]
 
 
 # The clock
@@ -300,9 +303,9 @@ def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock):
     hold(worker, b"b", 60)
     for hours in (1, 2):
         set_clock(NOW - hours * HOUR)
-        assert not worker.exchange(9).taken
+        assert not worker.exchange(9).answer.taken
     set_clock(NOW - 2 * HOUR + 60 + NEAR)
-    assert sorted(names(worker.exchange(9).taken)) == ["held", "waits"]
+    assert sorted(names(worker.exchange(9).answer.taken)) == ["held", "waits"]
 
 
 def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
@@ -312,4 +315,4 @@ def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
     set_clock(NOW - HOUR)
     worker.queue.shared.beat()
     set_clock(NOW - HOUR + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["waits"]
+    assert names(worker.exchange(9).answer.taken) == ["waits"]

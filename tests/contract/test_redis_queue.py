@@ -102,7 +102,7 @@ def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed
     assert requests(worker, key, "failed") == ["0"]
     worker.queue.shared.call(Call(retry=5))
     assert requests(worker, key, "queue") == ["0"]
-    assert [taken.tries for taken in worker.exchange(1).taken] == [0]
+    assert [taken.tries for taken in worker.exchange(1).answer.taken] == [0]
 
 
 def let_die(server, worker, key):
@@ -158,7 +158,7 @@ def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join, key):
     worker.say()
 
     def take():
-        return [len(taken.body) for taken in worker.exchange(9).taken]
+        return [len(taken.body) for taken in worker.exchange(9).answer.taken]
 
     assert [take() for _ in range(4)] == [[300_000] * 3, [300_000], [2_000_000], [300_000] * 3]
     for body in (b"1", b"2", bytes(500_000)):
@@ -231,7 +231,7 @@ def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
                 worker.queue.shared.beat()
         assert len(one.have) == len(two.have) == 4
         assert left(own_server, key) == (2, 8, 0)
-        assert one.queue.worker.counters.requeued == 0
+        assert one.queue.worker.requeued == 0
         assert len(set(had)) == 8
 
 

@@ -67,7 +67,7 @@ def test_a_slot_is_served_by_time_and_its_requests_by_priority(join, key):
     worker.offer("b1", slot="b")
     worker.offer("a0", slot="a", priority=5)
     worker.say()
-    taken = worker.exchange(10).taken
+    taken = worker.exchange(10).answer.taken
     assert sorted(names(taken[:2])) == ["a0", "b1"]
     assert names(taken[2:]) == ["a1", "a2"]
     assert taken[3].start - taken[2].start == pytest.approx(1.0, abs=1e-3)
@@ -78,7 +78,9 @@ def test_workers_share_the_pace_of_a_slot(join, key):
     one, two = join(key), join(key)
     one.offer(*range(8), slot="a")
     one.say()
-    taken = [each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).taken]
+    taken = [
+        each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).answer.taken
+    ]
     assert len(taken) == 8
     assert all(gap == pytest.approx(1.0, abs=CLOCKS) for gap in gaps(taken))
 
@@ -88,7 +90,7 @@ def test_no_more_is_taken_than_what_is_due_soon(join, key):
     worker.offer(*range(5), slot="a")
     worker.say()
     exchange = worker.exchange(5)
-    assert len(exchange.taken) == 2  # one now, and one within the time ahead
+    assert len(exchange.answer.taken) == 2  # one now, and one within the time ahead
     assert 0 < exchange.answer.next_turn <= keys.AHEAD
 
 
@@ -97,9 +99,9 @@ def test_slots_without_a_delay_are_served_in_turn(join, key):
     for host in "abc":
         worker.offer(*(f"{host}{n}" for n in range(4)), slot=host)
     worker.say()
-    first = names(worker.exchange(3).taken)
+    first = names(worker.exchange(3).answer.taken)
     assert sorted(name[0] for name in first) == ["a", "b", "c"]
-    assert len(names(worker.exchange(100).taken)) == 9
+    assert len(names(worker.exchange(100).answer.taken)) == 9
 
 
 def test_without_slots_there_is_one_order(join, key):
@@ -108,7 +110,7 @@ def test_without_slots_there_is_one_order(join, key):
     worker.offer("high", priority=1)
     worker.offer("middle")
     worker.say()
-    assert names(worker.exchange(9).taken) == ["high", "middle", "low"]
+    assert names(worker.exchange(9).answer.taken) == ["high", "middle", "low"]
 
 
 @pytest.mark.usefixtures("far")
@@ -116,7 +118,7 @@ def test_jitter_is_that_of_the_slot(join, key):
     worker = join(key, Pace(1.0, 0.5))
     worker.offer(*range(40), slot="a")
     worker.say()
-    taken = worker.exchange(40).taken
+    taken = worker.exchange(40).answer.taken
     found = gaps(taken)
     assert len(found) == 39
     assert min(found) >= 0.5 - 1e-3
@@ -130,13 +132,13 @@ def test_the_longest_of_different_defaults_counts_while_its_worker_lives(server,
     slow.say()
     fast.offer(*range(6), slot="a")
     fast.say()
-    assert gaps(fast.exchange(3).taken) == [pytest.approx(5.0, abs=1e-3)] * 2
+    assert gaps(fast.exchange(3).answer.taken) == [pytest.approx(5.0, abs=1e-3)] * 2
     slow.queue.close()
     all_are_well(server, key)
     fast.queue.shared.beat()
     fast.offer(*"xyz", slot="b")
     fast.say()
-    taken = [each for each in fast.exchange(9).taken if each.slot == b"b"]
+    taken = [each for each in fast.exchange(9).answer.taken if each.slot == b"b"]
     assert gaps(taken) == [pytest.approx(1.0, abs=1e-3)] * 2
 
 
@@ -148,13 +150,13 @@ def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
     one.exchange(1)
     one.queue.set_pace(b"a", Pace(10.0, 0.0))
     one.exchange()
-    taken = two.exchange(2).taken
+    taken = two.exchange(2).answer.taken
     assert [each.delay for each in taken] == [10.0, 10.0]
     assert all(each.listed for each in taken)
     assert gaps([one.have["0"], *taken]) == [pytest.approx(10.0, abs=CLOCKS)] * 2
     two.queue.set_pace(b"a", SECOND)  # as the default: nothing is kept of it
     two.exchange()
-    assert not one.exchange(1).taken[0].listed
+    assert not one.exchange(1).answer.taken[0].listed
 
 
 def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
@@ -167,7 +169,7 @@ def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
     all_are_well(server, key)
     one.queue.shared.beat()
     assert two.exchange().void
-    assert two.exchange(1).taken[0].delay == 10.0
+    assert two.exchange(1).answer.taken[0].delay == 10.0
 
 
 @pytest.mark.usefixtures("far")
@@ -175,10 +177,10 @@ def test_what_has_no_requests_keeps_its_pace(join, key):
     worker = join(key)
     worker.offer("a", slot="a")
     worker.say()
-    first = worker.exchange(9).taken
+    first = worker.exchange(9).answer.taken
     worker.offer("b", slot="a")
     worker.say()
-    second = worker.exchange(9).taken
+    second = worker.exchange(9).answer.taken
     assert gaps([*first, *second]) == [pytest.approx(1.0, abs=CLOCKS)]
 
 
@@ -189,7 +191,7 @@ def test_busy_slots_come_last_and_with_a_delay_not_at_all(join, key):
     worker.offer("b", slot="free")
     worker.offer("c", slot="other")
     worker.say()
-    taken = worker.exchange(9, busy=[b"paced", b"free"]).taken
+    taken = worker.exchange(9, busy=[b"paced", b"free"]).answer.taken
     assert names(taken) == ["c", "b"]
 
 
@@ -201,14 +203,14 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join, key):
     worker = join(key)
     worker.offer(*range(6), slot="a")
     worker.say()
-    first, second = worker.exchange(2).taken
+    first, second = worker.exchange(2).answer.taken
     worker.queue.give_back_turn(first)  # the second one's is set
     worker.exchange()
-    (third,) = worker.exchange(1).taken
+    (third,) = worker.exchange(1).answer.taken
     assert third.start - second.start == pytest.approx(1.0, abs=CLOCKS)
     worker.queue.give_back_turn(third)
     worker.queue.done(third)
-    (fourth,) = worker.exchange(1).taken
+    (fourth,) = worker.exchange(1).answer.taken
     assert fourth.start == pytest.approx(third.start, abs=CLOCKS)
 
 
@@ -217,11 +219,11 @@ def test_what_is_put_back_gives_its_turn_back(join, key):
     worker = join(key)
     worker.offer(*range(3), slot="a")
     worker.say()
-    taken = worker.exchange(3).taken
+    taken = worker.exchange(3).answer.taken
     for each in reversed(taken):
         worker.queue.give_back(each)
     worker.exchange()
-    again = worker.exchange(3).taken
+    again = worker.exchange(3).answer.taken
     assert names(again) == names(taken)
     assert again[0].start == pytest.approx(taken[0].start, abs=1.0)
     assert gaps(again) == [pytest.approx(1.0, abs=1e-3)] * 2
@@ -232,14 +234,14 @@ def test_an_overdue_request_gets_the_next_turn(join, key):
     worker = join(key)
     worker.offer(*range(3), slot="a")
     worker.say()
-    first, second = worker.exchange(2).taken
+    first, second = worker.exchange(2).answer.taken
     exchange = worker.queue.prepare(0, overdue=[first])
     worker.queue.carry_out(exchange)
     worker.queue.settle(exchange)
     ((request, start),) = exchange.answer.turns
     assert request is first
     assert start - second.start == pytest.approx(1.0, abs=CLOCKS)
-    (third,) = worker.exchange(1).taken
+    (third,) = worker.exchange(1).answer.taken
     assert third.start - start == pytest.approx(1.0, abs=CLOCKS)
 
 
@@ -258,7 +260,7 @@ def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
     server.client().delete(beginning(key) + lost)
     worker.exchange()
     assert not worker.queue.surprises
-    assert len(worker.exchange(9).taken) == 5
+    assert len(worker.exchange(9).answer.taken) == 5
     assert left(server, key) == (0, 6, 0)
 
 
@@ -301,7 +303,7 @@ def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
         set_clock(10_000.0 - 3600)
         worker.exchange()
         set_clock(10_000.0 - 3600 + 1)
-        assert names(worker.exchange(1).taken) == ["b"]
+        assert names(worker.exchange(1).answer.taken) == ["b"]
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
@@ -342,10 +344,10 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
             client.zrem(base + "queue", member)
             risky = member[:at] + bytes([keys.RISKY]) + member[at + 1 :]
             client.zadd(base + "queue", {risky: 0})
-    taken = worker.exchange(9).taken
+    taken = worker.exchange(9).answer.taken
     assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones
     worker.done()
-    assert [each.slot for _ in "ab" for each in worker.exchange(9).taken] == [b"a"]
+    assert [each.slot for _ in "ab" for each in worker.exchange(9).answer.taken] == [b"a"]
 
 
 @given(slot=st.binary(max_size=1000), body=st.binary(max_size=50), priority=st.integers())
@@ -371,14 +373,14 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
     reader = Reader(worker.queue.worker, key)
     first = names(reader.upcoming(2))
     assert sorted(first) == ["a1", "b1"]
-    count, hosts = reader.hosts(1)
-    assert (count, hosts[0].due) == (2, 0.0)
-    assert sorted(names(worker.exchange(2).taken)) == sorted(first)
-    _, (a, b) = reader.hosts(2)
-    assert b.due - a.due == pytest.approx(5.0, abs=CLOCKS)
+    count, ((*_, due),), *_ = reader.schedule(1)
+    assert (count, due) == (2, 0.0)
+    assert sorted(names(worker.exchange(2).answer.taken)) == sorted(first)
+    (*_, a), (*_, b) = reader.schedule(2).next_hosts
+    assert b - a == pytest.approx(5.0, abs=CLOCKS)
     listed = names(reader.upcoming(3))
     assert listed == ["a2", "b2", "a3"]
-    taken = sorted(worker.exchange(3).taken, key=attrgetter("start"))
+    taken = sorted(worker.exchange(3).answer.taken, key=attrgetter("start"))
     assert names(taken) == listed
 
 

@@ -18,7 +18,6 @@ from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.reader import Reader
 
 QUICK = settings(deadline=None, max_examples=8, stateful_step_count=30)
 
@@ -131,9 +130,9 @@ def test_a_worker_forgets_what_it_remembers_itself_in_time(join):
     seen = join(next(keys), known=1000, window=60)
     assert not seen.add(b"page")
     shared = seen.shared
-    calls = seen.worker.counters.round_trips
+    calls = seen.worker.round_trips
     assert seen.add(b"page")
-    assert seen.worker.counters.round_trips == calls, "it is remembered here"
+    assert seen.worker.round_trips == calls, "it is remembered here"
     short = join(next(keys), known=1000, window=1)
     assert not short.add(b"page")
     assert short.shared.knows(b"page")
@@ -163,10 +162,10 @@ def test_requests_with_an_age_are_queued_when_their_page_is_old(server, clock):
             for age in ages:
                 mark = b"list" if age is not None else b"article"
                 worker.queue.offer(Entry("f", mark, b"%d" % seconds, 0, age))
-            return [seen for _, seen in worker.exchange().verdicts]
+            return [seen for _, seen in worker.exchange().answer.verdicts]
 
         assert offer(0, 60, None, 60, None) == [False, False, True, True]
         assert offer(59, 60, None, 59) == [True, True, False]
         assert offer(60, None, 60, 0) == [True, True, False]
-        assert len(worker.exchange(10).taken) == 4
+        assert len(worker.exchange(10).answer.taken) == 4
         worker.done()

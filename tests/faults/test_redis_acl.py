@@ -55,7 +55,7 @@ def use(url, key, **options):
         assert seen.clear()
         seen.shared.beat()
         assert seen.delete()
-        assert seen.worker.counters.outages == other.worker.counters.outages == 0
+        assert seen.worker.outages == other.worker.outages == 0
     with Crawler(url, f"{key}:q", **options) as one, Crawler(url, f"{key}:q", **options) as two:
         one.offer(*range(20))
         one.say()

@@ -64,7 +64,7 @@ def test_a_reply_that_drips_blocks_no_check(server, key):
         proxy.drip = 0.4 * TIMEOUT
         with in_time():
             assert seen.add_many(fingerprints(20, "b")) == [False] * 20
-        assert seen.worker.counters.outages == 1
+        assert seen.worker.outages == 1
         with in_time(0):  # or each of them would wait
             assert all(item in seen for item in fingerprints(20))
         with in_time(4 * TIMEOUT):
@@ -105,7 +105,9 @@ def test_large_requests_come_over_a_slow_link(server, key):
         for _ in range(60):  # a third of that will do
             exchange = queue.prepare(0)
             queue.carry_out(exchange)
-            new += [entry.source for entry, seen in queue.settle(exchange).verdicts if not seen]
+            new += [
+                entry.source for entry, seen in queue.settle(exchange).answer.verdicts if not seen
+            ]
             if not queue.has_work:
                 break
         assert sorted(new) == [*range(199)]
@@ -125,7 +127,7 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
         for _ in range(30):
             exchange = queue.prepare(100)
             queue.carry_out(exchange)
-            taken += queue.settle(exchange).taken
+            taken += queue.settle(exchange).answer.taken
             if len(taken) == len(bodies):
                 break
         assert {request.body for request in taken} == bodies

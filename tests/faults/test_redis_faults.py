@@ -90,7 +90,7 @@ def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
             crowd = add_with({call: fault}, opened, server, proxy, known)
             assert not crowd.twice
-            assert crowd.workers["faulty"].worker.counters.outages == 0
+            assert crowd.workers["faulty"].worker.outages == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
@@ -234,7 +234,7 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(lasting_server, op
     assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
     assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
     assert seen.add_many(before) == [True] * 50
-    assert (seen.worker.counters.outages, seen.numbers()["losses"]) == (1, 0)
+    assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
 
 
 # Losses: the worker continues with what the server has

@@ -337,7 +337,7 @@ class Crawler:
         self.overdue = []
         self.queue.carry_out(exchange)
         settled = self.queue.settle(exchange)
-        for entry, _ in settled.verdicts:
+        for entry, _ in settled.answer.verdicts:
             self.child_done(entry.source)
         void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
         self.ready = [taken for taken in self.ready if taken not in void]
@@ -346,7 +346,7 @@ class Crawler:
                 self.offer(int(taken.body), None)
             if self.world.again:
                 self.start()
-        self.ready += settled.taken
+        self.ready += settled.answer.taken
 
     def child_done(self, parent):
         if parent in self.children:

@@ -48,7 +48,7 @@ class Crawler:
         self.have = {
             name: taken for name, taken in self.have.items() if self.queue.still_ours(taken)
         }
-        for taken in settled.taken:
+        for taken in settled.answer.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss
                 self.queue.done(self.have[name])
@@ -60,7 +60,7 @@ class Crawler:
         new = []
         while True:
             settled = self.exchange(want)
-            new += [entry.source for entry, seen in settled.verdicts if not seen]
+            new += [entry.source for entry, seen in settled.answer.verdicts if not seen]
             if settled.error is None and not self.queue.offering:
                 return new
             if settled.error is not None:

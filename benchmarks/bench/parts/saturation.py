@@ -82,7 +82,7 @@ def work(url: str, hosts: int, seconds: float, first: int) -> int:
                 _offer(queue, number if link < NEW else chance.randint(first, number), hosts)
             queue.done(request)
         pages += len(taken)
-        taken = _call(queue, TAKE).taken
+        taken = [*_call(queue, TAKE).answer.taken]
     queue.close()
     return pages
 

@@ -26,13 +26,13 @@
 --   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, starts, held, slices, crowd, request...}: a digit for each item, 1 if it was there;
+-- Answers {"ok", report, digits, starts, held, slices, request...}: a digit for each item, 1 if it was there;
 --            when each overdue request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at
 --            most 500; and what was taken.
---            Report: WAITING TAKEN FAILED FORGOTTEN; SECONDS until the next marks expire; NOW; how long until more can
---            be taken, 0 if perhaps now, negative if there is nothing; how many requests of dead workers this call has
---            put back, and how many of them went to the failed list; how many requests are in `later`. Each request as
---            in `taken`. Starts, NOW and how long in microseconds
+--            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
+--            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
+--            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
+--            list. Each request as in `taken`. Starts, NOW and how long in microseconds
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
@@ -71,10 +71,9 @@ local function read_handed_out()
 end
 
 local function answer()
-  local report = counts or call('HMGET', header, 'waiting', 'taken', 'failed')
-  report[4], report[5] = string.format('%d', forgotten), seconds_left()
-  report[6], report[7], report[8], report[9] = format_time(clock), format_time(next_turn), queued, failed_now
-  report[10] = call('ZCARD', later)
+  local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
+  report = format('%s %d %d %s %s %d %d %d %d', report, forgotten, call('ZCARD', later), fields[11] or '0 0 0',
+    seconds_left(), clock, next_turn, queued, failed_now)
   local starts, left_alone = {}, {}
   for _, field in ipairs(fields_of(overdue)) do
     local value = call('HGET', taken, field)
@@ -85,8 +84,8 @@ local function answer()
   for i = 1, #rows, 2 do
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
-  return {'ok', table.concat(report, ' '), digits, table.concat(starts, ' '), table.concat(left_alone),
-    fields[3], fields[11] or '', unpack(handed_out or read_handed_out())}
+  return {'ok', report, digits, table.concat(starts, ' '), table.concat(left_alone), fields[3],
+    unpack(handed_out or read_handed_out())}
 end
 local well, heard_since = hear(fields[10], lease)
 if number == last then

@@ -1,0 +1,122 @@
+"""What is under a key at one moment, and what is refused there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter.info import FilterInfo
+from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
+
+PROGRAM: Final = b"scrapy-bloom"
+FORMAT: Final = b"3"
+
+_COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
+FIELDS: Final = (
+    *("program", "format", "epoch", "plan", "first", "slices", "window", "order"),
+    *(*_COUNTED, "seq"),
+)
+"""The fields of a header that every worker needs."""
+
+
+class Counts(NamedTuple):
+    """How many there are of what.
+
+    Attributes:
+        waiting: requests that no worker has.
+        taken: requests that workers have, this one included.
+        failed: requests on the failed list.
+        forgotten: how often pages were forgotten.
+        later: how many of those that wait may not be sent yet.
+        workers: that hold a lease; 0 as long as nobody has looked, as with the others that follow.
+        hosts: download slots with requests that need not wait for a time.
+        held: download slots that are left alone.
+    """
+
+    waiting: int = 0
+    taken: int = 0
+    failed: int = 0
+    forgotten: int = 0
+    later: int = 0
+    workers: int = 0
+    hosts: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """What is under a key at one moment.
+
+    Attributes:
+        epoch: identifies the filter that is there.
+        plan: what its workers agree on.
+        slices: oldest first.
+        counts: of requests, when the last script had ended.
+        leases: when the lease of each worker ends, in seconds since 1970 by the server's clock.
+        secret: the key of its probes.
+    """
+
+    epoch: str
+    plan: Plan
+    slices: Sequence[SliceRow]
+    counts: Counts
+    leases: dict[str, float]
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, header: Mapping[str, bytes], place: str) -> State:
+        """Return the state that a header describes.
+
+        :param place: what people call the server and the key.
+        :raises StateError: if it is not one of ours, or damaged.
+        """
+        kind = b" ".join(header.get(name, b"") for name in ("program", "format"))
+        if kind != PROGRAM + b" " + FORMAT:
+            raise StateError(
+                f"{place}: found {kind.decode(errors='replace')!r}, expected"
+                f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
+                f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
+            )
+        try:
+            plan, secret = Plan.read(header["plan"])
+            slices = read_slices(header["slices"])
+            read_slices(header["first"] + b":0:0:0:0")
+            if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
+                raise ValueError("no slices, another window, or a negative number")
+            counts = Counts(*(int(header[name]) for name in _COUNTED))
+            words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
+            ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
+            leases = {name: float(end) for name, end in ends.items()}
+        except (KeyError, ValueError, IndexError, StateError) as error:
+            raise refusal(place, f"found a damaged header ({error!r})") from None
+        return cls(header["epoch"].decode(), plan, slices, counts, leases, secret)
+
+    @property
+    def items(self) -> int:
+        """Marks that count."""
+        return sum(row.items - row.again for row in self.slices)
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, computed from the items in its slices."""
+        return self.plan.info(self.slices)
+
+    def at(self, now: float) -> State:
+        """Return the same without the slices that have expired by now.
+
+        If all have, an empty one stands in for the next, which has no key yet.
+        """
+        newest = self.slices[-1]
+        ended = now - self.plan.window * 9 / 8
+        live = [row for row in self.slices if row.since > ended]
+        empty = newest._replace(number=newest.number + 1, since=now, items=0, again=0)
+        return replace(self, slices=live or [empty])
+
+
+def refusal(place: str, reason: str) -> StateError:
+    """Return the error that something under a key cannot be used."""
+    return StateError(
+        f"{place}: {reason}. Nothing was changed. Choose another key (BLOOM_REDIS_KEY). If it is a"
+        f" filter of ours, 'scrapy bloom delete' deletes it."
+    )
