@@ -72,9 +72,9 @@ def sizing_table() -> str:
                     f"{pages:,}",
                     f"{error_rate:g}",
                     write_size(sized.bytes),
-                    f"{sized.lost:,.2f}",
+                    f"{sized.expected_lost:,.2f}",
                     write_size(grown.bytes),
-                    f"{grown.lost:,.2f}",
+                    f"{grown.expected_lost:,.2f}",
                     write_size(pages * SCRAPY_SET_BYTES),
                 )
             )

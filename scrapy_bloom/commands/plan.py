@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from bisect import bisect
-from typing import Final, NamedTuple
+from dataclasses import asdict
+from functools import partial
+from typing import Final
 
 from scrapy_bloom.commands.output import show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.filter.info import SliceItems, expected_lost
+from scrapy_bloom.filter.info import FilterInfo, SliceItems, filter_info
 from scrapy_bloom.filter.sizing import BLOCK_BYTES, next_slice
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
@@ -32,22 +34,6 @@ _read_memory: Final = number(
 )
 
 
-class Size(NamedTuple):
-    """A filter with some pages in it.
-
-    Attributes:
-        items: how many pages it has.
-        error_rate: bound for the share of new pages that are called seen, in total.
-        bytes: bytes of its bits.
-        lost: expected number of new pages that were called seen while it filled, and so lost.
-    """
-
-    items: int
-    error_rate: float
-    bytes: int
-    lost: float
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     parser.add_argument("items", metavar="N", nargs="?", help="how many pages: 10M, 1e9")
@@ -61,55 +47,49 @@ def run(args: Namespace, project: Project) -> int:  # noqa: ARG001 - as others
     rate = DEFAULT_ERROR_RATE
     if args.error_rate is not None:
         rate = read_error_rate("error_rate", args.error_rate)
-    if args.memory is None:
-        if items is None:
+    memory = None if args.memory is None else _read_memory("memory", args.memory)
+    if items is None:
+        if memory is None:
             raise SettingError("expected a number of pages, or --memory")
-    elif items is not None and args.error_rate is not None:
-        raise SettingError("expected two of pages, error rate and memory, not all three")
-    else:
-        memory = _read_memory("memory", args.memory)
-        if items is None:
-            items = _most_items(memory, rate)
-        else:
-            rate = _least_rate(items, memory)
+        items = bisect(range(1, MAX_CAPACITY + 1), memory, key=partial(_needed, rate=rate))
+    elif memory is not None:
+        if args.error_rate is not None:
+            raise SettingError("expected two of pages, error rate and memory, not all three")
+        fitting = bisect(_RATES, memory, key=partial(_needed, items))
+        if not fitting:
+            raise SettingError(
+                f"{write_size(memory)} is too little for {items:,} pages: even if every second new"
+                f" page were lost, they would need {write_size(_needed(items, _RATES[0]))}."
+            )
+        rate = _RATES[fitting - 1]
     sized = size(items, rate, items)
     grown = size(items, rate, min(items, DEFAULT_CAPACITY))
     named = [(f"BLOOM_CAPACITY = {items:,}", sized), (f"grown from {DEFAULT_CAPACITY:,}", grown)]
     rows = [
-        (name, items, rate, write_size(each.bytes), each.bytes / items, each.lost)
+        (name, items, rate, write_size(each.bytes), each.bytes / items, each.expected_lost)
         for name, each in (named if grown != sized else named[:1])
     ]
     header = "filter", "pages", "error rate", "memory", "bytes a page", "expected lost"
-    show(args, {"sized": sized._asdict(), "grown": grown._asdict()}, table(rows, header))
+    show(args, {"sized": asdict(sized), "grown": asdict(grown)}, table(rows, header))
     return 0
 
 
-def size(items: int, error_rate: float, capacity: int) -> Size:
-    """Return a filter of this capacity and error rate when `items` are in it."""
+def size(items: int, error_rate: float, capacity: int) -> FilterInfo:
+    """Return the state of a filter of this capacity and error rate when `items` are in it."""
     slices: list[SliceItems] = []
     left = items
     while left:
         spec = next_slice([spec for spec, _ in slices], capacity, error_rate)
         slices.append((spec, min(left, spec.capacity)))
         left -= slices[-1][1]
-    memory = sum(spec.blocks for spec, _ in slices) * BLOCK_BYTES
-    return Size(items, error_rate, memory, expected_lost(slices))
+    return filter_info(
+        slices,
+        capacity=capacity,
+        error_rate=error_rate,
+        memory=sum(spec.blocks for spec, _ in slices) * BLOCK_BYTES,
+        forgotten=0,
+    )
 
 
-def _most_items(memory: int, rate: float) -> int:
-    def needed(items: int) -> int:
-        return size(items, rate, items).bytes
-
-    return bisect(range(1, MAX_CAPACITY + 1), memory, key=needed)
-
-
-def _least_rate(items: int, memory: int) -> float:
-    def needed(rate: float) -> int:
-        return size(items, rate, items).bytes
-
-    if not (fitting := bisect(_RATES, memory, key=needed)):
-        raise SettingError(
-            f"{write_size(memory)} is too little for {items:,} pages: even if every second new page"
-            f" were lost, they would need {write_size(needed(_RATES[0]))}."
-        )
-    return _RATES[fitting - 1]
+def _needed(items: int, rate: float) -> int:
+    return size(items, rate, items).bytes
