@@ -229,20 +229,3 @@ def test_a_job_in_use_is_not_copied(bloom, work_dir, server):
     with lock_job(work_dir / "used"):
         code, _, (error,) = bloom(f"copy used {server.url}#{next(keys)}")
     assert (code, "is using this job directory" in error) == (2, True), error
-
-
-def test_forgotten_pages_stay_forgotten_in_every_copy(bloom, work_dir, server):
-    """A page that a copy suppressed would be lost in silence."""
-    known, there = fingerprints(500), f"{server.url}#{next(keys)}"
-    stored_job(work_dir / "job", known, BLOOM_ERROR_RATE=0.001)
-    assert bloom("forget job -", stdin=hexadecimal(known[:50]))[0] == 0
-    assert bloom(f"copy job {there}")[0] == 0
-    for target in ("job", there):
-        found = seen(bloom, target, known)
-        assert not any(found[:50]), target
-        assert all(found[50:]), target
-        (line,) = (line for line in bloom(f"info {target}")[1] if line.startswith("pages seen"))
-        assert line.split()[-1] == "450", target
-        again = bloom(f"add {target} -", stdin=hexadecimal(known[:60]))
-        assert again == (0, ["50 pages marked; 10 marked before"], []), target
-        assert all(seen(bloom, target, known)), target
