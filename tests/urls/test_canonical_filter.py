@@ -106,25 +106,12 @@ class FirstPathSegment(CanonicalFingerprinter):
         return super().fingerprint(request.replace(url="/".join(parts[:4])))
 
 
-def test_a_subclass_that_overrides_fingerprint_decides():
-    settings = {
-        "REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment",
-        "BLOOM_CANONICAL": "usual",
-    }
-    with Crawl(settings) as crawl:
-        assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c", f"{PORT}?utm_id=1", f"{PLAIN}z") == [
-            False,
-            True,
-            True,
-            False,
-        ]
-
-
-def test_a_job_names_the_subclass_that_decides(tmp_path, caplog):
-    job = {"JOBDIR": str(tmp_path)}
+def test_a_subclass_that_overrides_fingerprint_decides_and_its_job_names_it(tmp_path, caplog):
+    job = {"JOBDIR": str(tmp_path), "BLOOM_CANONICAL": "usual"}
     own = job | {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment"}
     with Crawl(own) as crawl:
-        crawl.seen(PLAIN)
+        assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c") == [False, True]
+        assert crawl.seen(f"{PORT}?utm_id=1", f"{PLAIN}z") == [True, False]
     with Crawl(own) as crawl:
         assert crawl.seen(PLAIN) == [True]
     with pytest.raises(CloseSpider), Crawl(job):
