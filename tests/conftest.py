@@ -73,6 +73,14 @@ def job(tmp_path):
 
 
 @pytest.fixture
+def place(request):
+    """The settings of a crawl, for a place of its filter and its requests: see `at`."""
+    from support.crawling import settings_at
+
+    return settings_at(request.param, request)
+
+
+@pytest.fixture
 def project(tmp_path):
     """A Scrapy project in an empty folder; what it has started is cleared away after the test."""
     from support.crawling import Project

@@ -8,7 +8,7 @@ from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, crawl
+from support.crawling import Follower, at, crawl, kept
 from support.sessions import open_session
 from support.sites import Pages
 
@@ -75,21 +75,6 @@ def test_an_age_that_cannot_be_read_costs_no_page_and_is_said_once(caplog, age):
     assert "must be a time from 0 to 100 years: seconds, or '45s', '90m'" in caplog.text
 
 
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
-
-
-@pytest.fixture(params=["memory", "a job", "Redis"])
-def storage(request):
-    """The settings of a crawl in each place that keeps marks."""
-    if request.param == "memory":
-        return {}
-    if request.param == "a job":
-        return {**OURS, "JOBDIR": str(request.getfixturevalue("job"))}
-    server, key = map(request.getfixturevalue, ("server", "key"))
-    where = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
-    return {**OURS, **where, "BLOOM_REDIS_TIMEOUT": 10}
-
-
 def test_a_redirect_goes_on_with_a_page_that_was_let_through(clock):
     seen, _ = open_filter()
     for _ in range(3):
@@ -118,12 +103,13 @@ class PassesMetaOn(Follower):
         return response.follow(href, meta={"bloom_max_age": "1h", **response.meta})
 
 
+@at("memory", "kept job", "shared")
 @ensureDeferred
-async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_again(storage):
+async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_again(place):
     """At most once more than others: as a redirect of their own chain."""
     links = [f"/{number}" for number in range(20)]
     pages = {"/": lambda *_: "/0", **dict.fromkeys(links, lambda *_: links)}
-    settings = {**storage, "CLOSESPIDER_PAGECOUNT": 200}  # else it might not end
+    settings = {**place, "CLOSESPIDER_PAGECOUNT": 200}  # else it might not end
     with Pages(pages) as site:
         crawler = await crawl(PassesMetaOn, settings, url=site.url + "/")
     assert crawler.stats.get_value("finish_reason") == "finished"
@@ -134,7 +120,7 @@ async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_aga
 @ensureDeferred
 async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path):
     links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(7)}
-    settings = {"JOBDIR": str(tmp_path), "BLOOM_WINDOW": "7d", **OURS, "BLOOM_EXACT": True}
+    settings = kept(tmp_path, BLOOM_WINDOW="7d", BLOOM_EXACT=True)
     pages = {"/": lambda *_: ["/0"]}
     pages |= {path: lambda *_, there=there: there for path, there in links.items()}
     pages |= {f"/{number}": lambda *_: [] for number in range(7, 15)}

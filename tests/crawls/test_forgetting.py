@@ -8,7 +8,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, crawl
+from support.crawling import ADDONS, at, crawl
 from support.sessions import check_all, open_session, page
 from support.sites import Pages
 from support.spiders import Walled
@@ -21,26 +21,13 @@ from scrapy_bloom.settings import FORGET_FAILED
 pytestmark = pytest.mark.server
 
 NEW, SEEN, EXEMPT, _ = Verdict
-ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1, "BLOOM_REDIS_TIMEOUT": 10}
+ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1}
 
 
 @pytest.fixture
-def storage_settings(request, tmp_path, key):
-    """Settings of a crawl, for each place of filter and queue."""
-    kind = request.param
-    settings = dict(ONE)
-    if "job" in kind:
-        settings["JOBDIR"] = str(tmp_path / "job")
-    if "kept" in kind or "shared" in kind:
-        settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
-    if "redis" in kind or "shared" in kind:
-        settings["BLOOM_REDIS_URL"] = request.getfixturevalue("server").url
-        settings["BLOOM_REDIS_KEY"] = key
-    return settings
-
-
-def at(*places):
-    return pytest.mark.parametrize("storage_settings", places, indirect=True)
+def storage_settings(place):
+    """Settings of a crawl with one request at a time, for each place of filter and queue."""
+    return place | ONE
 
 
 def stat(crawler, name):

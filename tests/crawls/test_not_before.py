@@ -11,7 +11,7 @@ from scrapy import Request, signals
 from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import Follower, crawl
+from support.crawling import Follower, crawl, settings_at
 from support.sites import Pages
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -28,20 +28,11 @@ LONG = 600
 EARLY = 0.02
 """Seconds by which a request may seem early: two clocks, and timers."""
 
+ENDS = {"CLOSESPIDER_TIMEOUT": 100}
+"""Ends a crawl of a test that would hang otherwise."""
+
 ROTATING = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 ONE_ORDER = "scrapy.pqueues.ScrapyPriorityQueue"
-
-
-@pytest.fixture
-def shared(server, key):
-    """The settings of workers that share a crawl."""
-    return {
-        "SCHEDULER": "scrapy_bloom.Scheduler",
-        "CLOSESPIDER_TIMEOUT": 100,  # instead of a test that hangs
-        "BLOOM_REDIS_URL": server.url,
-        "BLOOM_REDIS_KEY": key,
-        "BLOOM_REDIS_TIMEOUT": 10,
-    }
 
 
 @pytest.fixture
@@ -54,11 +45,16 @@ def restless(monkeypatch):
             monkeypatch.setattr(ExecutionEngine, name, LONG)
 
 
-@pytest.fixture(params=["local", "redis"])
-def kept(request, shared, tmp_path):
+@pytest.fixture
+def shared(request):
+    """The settings of workers that share a crawl."""
+    return settings_at("shared", request) | ENDS
+
+
+@pytest.fixture(params=["kept job", "shared"])
+def kept(request):
     """The settings of a crawl that can wait."""
-    more = {"JOBDIR": str(tmp_path / "job")} if request.param == "local" else {}
-    return {**shared, "BLOOM_BACKEND": request.param, **more}
+    return settings_at(request.param, request) | ENDS
 
 
 class Site(dict):

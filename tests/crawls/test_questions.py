@@ -7,7 +7,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.utils.request import RequestFingerprinter
-from support.crawling import Follower, crawl, kept
+from support.crawling import Follower, at, crawl, settings_at
 from support.internals import is_settled, scheduler_of
 from support.sites import Pages
 
@@ -63,69 +63,59 @@ def ask(page, *chain, held=False, **meta):
     return "hold" if held else "ask", page, chain, meta
 
 
-async def take(storage_settings, steps, **settings):
+async def take(place, steps, **settings):
     """Return the crawler that has made these steps; its spider knows which were taken."""
     pages = {f"/{page}": lambda *_: [] for page in ("a", "b", "c", "d", "broken")}
     with Pages(pages) as site:
         spider = type("Asking", (Asking,), {"steps": steps})
-        return await crawl(spider, storage_settings | settings, url=f"{site.url}/")
+        return await crawl(spider, place | settings, url=f"{site.url}/")
 
 
-@pytest.fixture(params=["kept job", "shared"])
-def storage_settings(request, job):
-    """Settings of a crawl, for each place of filter and queue."""
-    if request.param == "kept job":
-        return kept(job)
-    server, key = request.getfixturevalue("server"), request.getfixturevalue("key")
-    redis = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key, "BLOOM_REDIS_TIMEOUT": 10}
-    return kept(job) | {"JOBDIR": ""} | redis
-
-
+@at("kept job", "shared")
 @ensureDeferred
 @pytest.mark.parametrize("chain", [("a", "broken"), ("broken", "a")])
-async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(storage_settings, chain):
+async def test_a_redirect_whose_chain_has_no_fingerprint_is_let_through(place, chain):
     """It is needed to ask for the step, or to note what was dropped with it."""
     steps = [ask("a"), ask("a"), ask("a", *chain), ask("a", *chain), ask("a", *chain)]
     settings = {"REQUEST_FINGERPRINTER_CLASS": Failing}
-    crawler = await take(storage_settings, steps, **settings)
+    crawler = await take(place, steps, **settings)
     assert crawler.spider.parsed == [0, 2, 3, 4]
     first_is_a_step = chain[-1] == "a"  # found before the page without a fingerprint
     assert crawler.stats.get_value("bloom/errors") == 3 - first_is_a_step
 
 
+@at("kept job", "shared")
 @ensureDeferred
 @pytest.mark.parametrize("again", [ask("a"), ask("a", "b"), ask("a", bloom_max_age="1h")])
 @pytest.mark.parametrize("held", [True, False])
-async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(
-    storage_settings, again, held
-):
+async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(place, again, held):
     _, page, chain, meta = again
     again = ask(page, *chain, held=held, **meta)
     steps = [ask("a", held=True, **meta), again, ask("b"), again]
-    assert (await take(storage_settings, steps)).spider.parsed == [0, 2]
+    assert (await take(place, steps)).spider.parsed == [0, 2]
 
 
+@at("kept job", "shared")
 @ensureDeferred
 async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_the_next_is(
-    storage_settings,
+    place,
 ):
     steps = [ask("a", held=True), ask("a", "a", held=True), ask("a", "a", held=True)]
-    assert (await take(storage_settings, steps)).spider.parsed == [0, 1]
+    assert (await take(place, steps)).spider.parsed == [0, 1]
 
 
 @ensureDeferred
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(job, server, key, seed):
+async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(request, seed):
     """What is judged at once in a job directory is judged the same when Redis answers later."""
     dice = random.Random(seed)
     steps = [
         (kind, dice.choice("abcd"), dice.choices("abcd", k=dice.randrange(4)), {})
         for kind in dice.choices(("ask", "fail", "forget"), (14, 5, 3), k=30)
     ]
-    redis = {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key, "BLOOM_REDIS_TIMEOUT": 10}
     results = []
-    for settings in (kept(job), {**kept(job), "JOBDIR": "", **redis}):
-        crawler = await take(settings, steps)
+    for place in ("kept job", "shared"):
+        crawler = await take(settings_at(place, request), steps)
         names = ("new", "seen", "redirect_exempt", "failed", "forgotten", "not_forgotten")
         counts = {name: crawler.stats.get_value(f"bloom/{name}", 0) for name in names}
         results.append((crawler.spider.parsed, counts))

@@ -17,7 +17,7 @@ from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import KEPT, Follower, crawl, kept
+from support.crawling import KEPT, Follower, crawl, kept, settings_at
 from support.graceful_stop import close
 from support.localsite import LocalSite
 from support.queues import left
@@ -30,40 +30,28 @@ from scrapy_bloom.signals import before_commit
 pytestmark = pytest.mark.server
 
 
-class InJob:
-    """A crawl that is kept in a job directory."""
-
-    def __init__(self, request):
-        self._job = request.getfixturevalue("job")
-
-    def settings(self, **more):
-        return kept(self._job, **more)
-
-    def left(self):
-        """Return how many requests are not done."""
-        with closing(sqlite3.connect(self._job / "bloom.sqlite")) as database:
-            return database.execute("SELECT count(*) FROM requests").fetchone()[0]
-
-
-class InRedis:
-    """A crawl that is kept in Redis."""
-
-    def __init__(self, request):
-        self._server, self._key = map(request.getfixturevalue, ("server", "key"))
-
-    def settings(self, **more):
-        where = {"BLOOM_REDIS_URL": self._server.url, "BLOOM_REDIS_KEY": self._key}
-        return {**KEPT, "BLOOM_REDIS_TIMEOUT": 10, **where, **more}
-
-    def left(self):
-        """Return how many requests are not done."""
-        return sum(left(self._server, self._key))
-
-
-@pytest.fixture(params=[InJob, InRedis])
+@pytest.fixture(params=["kept job", "shared"])
 def storage(request):
     """Where a crawl is kept. What asks for it runs once for each place."""
-    return request.param(request)
+    return Storage(request.param, request)
+
+
+class Storage:
+    """A crawl that is kept in a job directory or in Redis."""
+
+    def __init__(self, place, request):
+        self._place, self._request = place, request
+
+    def settings(self, **more):
+        return settings_at(self._place, self._request) | more
+
+    def left(self):
+        """Return how many requests are not done."""
+        if self._place == "shared":
+            return sum(left(*map(self._request.getfixturevalue, ("server", "key"))))
+        job = self._request.getfixturevalue("job")
+        with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
+            return database.execute("SELECT count(*) FROM requests").fetchone()[0]
 
 
 # CloseSpider

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from tempfile import mkdtemp
 
+import pytest
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
@@ -60,6 +61,27 @@ class Follower(Spider):
 def kept(job, **settings):
     """Return the settings of a crawl that is kept in a job directory."""
     return {**KEPT, "JOBDIR": str(job), **settings}
+
+
+def settings_at(place, request):
+    """Return the settings of a crawl whose filter and requests are at a place.
+
+    :param place: ``memory``; ``job`` or ``redis``, for a filter beside Scrapy's scheduler; ``kept
+        job`` or ``shared``, for a crawl of ours.
+    :param request: of the fixture or test that asks.
+    """
+    settings = dict(KEPT) if place in {"kept job", "shared"} else {}
+    if "job" in place:
+        settings["JOBDIR"] = str(request.getfixturevalue("job"))
+    if place in {"redis", "shared"}:
+        server, key = map(request.getfixturevalue, ("server", "key"))
+        settings |= {"BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
+    return settings | {"BLOOM_REDIS_TIMEOUT": 10}
+
+
+def at(*places):
+    """Run a test once for each of these places, whose settings the fixture `place` returns."""
+    return pytest.mark.parametrize("place", places, indirect=True)
 
 
 def make_crawler(spider, settings=None):
