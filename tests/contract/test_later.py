@@ -83,29 +83,10 @@ def job(tmp_path, monkeypatch):
     job.store.abandon()
 
 
-def test_a_request_waits_until_its_time_and_keeps_the_order_of_its_time(job):
-    job.push("c", wait=30)
-    job.push("a", "b", wait=10)
-    assert job.pop() == []
-    job.pass_time(9.9)
-    assert job.pop() == []
-    job.pass_time(0.2)
-    assert job.pop() == ["a", "b"]
-    job.pass_time(20)
-    assert job.pop() == ["c"]
-    job.store.commit()
-    assert len(job.store) == len(job.later) == 0
-
-
-@pytest.mark.parametrize("stop", ["kill", "close"])
-def test_it_waits_on_in_the_next_run(job, stop):
+def test_it_waits_on_in_the_next_run(job):
     job.push("a", wait=10)
     job.store.commit()
-    if stop == "close":
-        job.store.close()
-        job.open()
-    else:
-        job.kill()
+    job.kill()
     assert len(job.store) == len(job.later) == 1
     job.date += 5  # while no crawl ran; the other clock begins anew
     job.kill()
@@ -224,13 +205,6 @@ def test_what_is_due_wakes_nothing_before_there_is_room(job, monkeypatch):
     assert job.woken == 1
     job.later.await_due()
     assert len(timers) == 1
-
-
-def test_what_cannot_be_stored_changes_nothing(job):
-    request = Request("http://a/", callback=lambda _: None)
-    assert isinstance(job.later.push(request, job.now + 5), Exception)
-    assert not job.later.put_aside(request, 0, job.now + 5)
-    assert len(job.store) == len(job.later) == 0
 
 
 def test_what_cannot_be_read_stays_and_is_listed(job):
