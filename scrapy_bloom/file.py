@@ -205,11 +205,12 @@ def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value,
 
 
 def read_counters(database: sqlite3.Connection) -> Counters:
-    """Return the counters."""
-    counters = [*rows(database, "counters")]
-    if len(counters) != 1:
-        raise DamageError(f"{len(counters)} rows of counters")
-    return Counters(*counters[0][1:])
+    """Return the counters.
+
+    :raises ValueError: if there are none.
+    """
+    ((_, *counters),) = rows(database, "counters")
+    return Counters(*counters)
 
 
 def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:

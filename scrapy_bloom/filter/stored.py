@@ -48,8 +48,6 @@ def read_filter(filter_: DatedSlices, database: sqlite3.Connection, meta: Mappin
 
     :param meta: all entries of the table of that name.
     """
-    if missing := {"secret", "digests"} - meta.keys():
-        raise file.DamageError(f"no {', '.join(sorted(missing))} in meta")
     slices = []
     for id_, since, capacity, rate, blocks, items in file.rows(database, "slices"):
         slice_ = Slice(id_, since, SliceSpec(capacity, rate, blocks), items)

@@ -316,14 +316,16 @@ def check_unused(folder: Path) -> None:
     )
 
 
-def open_store(path: Path, settings: Settings, *, digests: bool) -> Store:
+def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool = False) -> Store:
     """Open the file of a job with these settings, or create it.
 
     :param digests: whether all fingerprints are SHA-1 digests.
+    :param read_only: as for :class:`Store`.
     :raises StateError: if it cannot be used. It is left as it is.
     :raises SettingError: if it was made for other settings; likewise.
     """
-    return Store(path, new_filter(settings, digests=digests), exact=settings[EXACT])
+    fresh = new_filter(settings, digests=digests)
+    return Store(path, fresh, exact=settings[EXACT], read_only=read_only)
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:

@@ -20,7 +20,6 @@ from scrapy_bloom.local.job import (
     KIND,
     REQUESTS,
     Job,
-    new_filter,
     open_store,
     owner_notes,
     read_meta,
@@ -37,7 +36,6 @@ from scrapy_bloom.local.scrapys import (
     why_unclean,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.settings import EXACT
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.serialize import QueueKind
@@ -89,8 +87,8 @@ def take_over(
         beside.mkdir()
         stack.callback(shutil.rmtree, beside, ignore_errors=True)
         if job.previous == FILTER:
-            empty = new_filter(settings, digests=digests)
-            with closing(Store(job.path, empty, exact=settings[EXACT], read_only=True)) as before:
+            before = open_store(job.path, settings, digests=digests, read_only=True)
+            with closing(before):
                 before.filter.save(beside / NAME)
         with closing(open_store(beside / NAME, settings, digests=digests)) as store:
             if job.previous != FILTER:  # else they predate the filter
