@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -322,28 +321,10 @@ class Downloads:
         if slot is not None:
             slot.lastseen = self._clock()
 
-    def send_at(self, key: str, request: Request, seconds: float) -> bool:
-        """Let a slot send its next request after some time.
-
-        :returns: whether the given request still waits in it.
-        """
-        slot = self._downloader.slots.get(key)
-        if slot is None or not any(each is request for each, _ in slot.queue):
-            return False
-        self._clear(slot)
-        slot.latercall = call_later(seconds, partial(self._send, slot))
-        return True
-
     def _clear(self, slot: Any) -> None:
         slot.close()  # cancels its timer
         least = self._clock() - (1 + _jitter_of(slot)) * slot.delay
         slot.lastseen = min(slot.lastseen, least)
-
-    def _send(self, slot: Any) -> None:
-        if hasattr(self._downloader, "_latercall"):  # from Scrapy 2.14
-            self._downloader._latercall(slot)  # noqa: SLF001 - what its own timer calls
-        else:
-            self._downloader._process_queue(self._engine.spider, slot)  # noqa: SLF001
 
 
 def slot_of(crawler: Crawler, request: Request) -> str:

@@ -335,7 +335,6 @@ class SharedFrontier:
             look=not (self._has_work or len(self._in_flight)),  # for what others have made
             default=self._downloads.default,
             busy=self._turns.busy,
-            overdue=self._turns.overdue,
         )
         try:
             if exchange.call is not None:
@@ -346,8 +345,6 @@ class SharedFrontier:
         answer, call = exchange.answer, exchange.call
         if answer.taken:
             self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
-        for overdue, start in answer.turns:
-            self._turns.renew(overdue, start)
         self._turns.heed(answer.held)
         if call is not None and answer is not UNANSWERED:
             self._pacing.note_called(

@@ -94,7 +94,6 @@ class Call:
         back: ids of those that this worker has not begun.
         unreadable: ids of those that it could not read.
         unused: ids of those whose turns were not used, the latest first.
-        overdue: requests in the downloader that need another turn.
         default: the pace of slots that have no other.
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
@@ -112,7 +111,6 @@ class Call:
     back: list[bytes] = field(default_factory=list)
     unreadable: list[bytes] = field(default_factory=list)
     unused: list[bytes] = field(default_factory=list)
-    overdue: Sequence[Taken] = ()
     default: Pace = UNPACED
     paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
@@ -129,7 +127,6 @@ class Answer(NamedTuple):
         taken: the requests that this worker has taken.
         counts: as they are now.
         next_turn: seconds until more can be taken; infinite if nothing waits.
-        turns: requests that were overdue, each with when it may be sent.
         held: if hosts share one slot, those that are left alone, each until when, by
             ``time.monotonic()``.
     """
@@ -138,7 +135,6 @@ class Answer(NamedTuple):
     taken: Sequence[Taken] = ()
     counts: Counts = Counts()
     next_turn: float = inf
-    turns: Sequence[tuple[Taken, float]] = ()
     held: Mapping[bytes, float] = MappingProxyType({})
 
 
@@ -278,21 +274,16 @@ class SharedKey:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        report, digits, starts, held, self._slices, *values = self._send(call)
+        report, digits, held, self._slices, *values = self._send(call)
         numbers = report.split()
         counts = Counts(*map(int, numbers[:8]))
         now, next_turn, queued, failed = map(int, numbers[9:])
-        since = time.monotonic() - now / SECOND
         seen = iter(digits)
         answer = Answer(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [Taken.read(value, now) for value in values],
             counts,
             next_turn / SECOND if next_turn >= 0 else inf,
-            [
-                (each, since + int(start) / SECOND)
-                for each, start in zip(call.overdue, starts.split(), strict=True)
-            ],
             dict(_read_holds(held)),
         )
         self._note_swept(queued, failed)
@@ -420,7 +411,6 @@ class SharedKey:
             " ".join([numbers, *map(str, more)]),
             *marks,
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable, call.unused)),
-            b"".join(each.id for each in call.overdue),
             b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
             b"".join(map(with_length, call.busy)),
             " ".join(waits),

@@ -191,7 +191,6 @@ class SharedQueue:
         look: bool = False,
         default: Pace = UNPACED,
         busy: Sequence[bytes] = (),
-        overdue: Sequence[Taken] = (),
     ) -> Exchange:
         """Build the call for what there is to send.
 
@@ -199,10 +198,9 @@ class SharedQueue:
         :param look: whether to call even if there is nothing to send.
         :param default: the pace of slots that have no other, for this worker.
         :param busy: slots of which it has enough requests.
-        :param overdue: requests in the downloader that need another turn.
         """
-        take, overdue = min(BATCH, want), [*filter(self.still_ours, overdue)]
-        if self._call is None and (self.has_work or take or look or overdue):
+        take = min(BATCH, want)
+        if self._call is None and (self.has_work or take or look):
             call, self._call, self._next = self._next, self._next, Call()
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
@@ -210,7 +208,7 @@ class SharedQueue:
                     break
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
-            call.take, call.default, call.busy, call.overdue = take, default, busy, overdue
+            call.take, call.default, call.busy = take, default, busy
             call.one_slot = self._one_slot
             call.risky = any(taken.tries >= RISKY for taken in self._taken)
         return Exchange(self._call)

@@ -10,9 +10,11 @@ workers keep one pace for each download slot. Here each turn is used, given back
   happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
 - One whose slot is to be left alone for a time goes back to the queue.
 - One whose turn has passed, because a callback has blocked the process, goes back to the queue.
-  Sent late, it would get between the turns of other workers. If it has reached the downloader by
-  then, or if its slot has just sent something else (``robots.txt``, say), it waits there for
-  another turn.
+  Sent late, it would get between the turns of other workers. The next one of its slot waits in the
+  downloader for a whole delay, or a process that is always late would send nothing.
+- One whose slot has just sent something else (``robots.txt``, say) goes back, too, as do those of a
+  slot that was unpaced and has sent one: all workers may have some, and each would keep its own
+  pace.
 """
 
 from __future__ import annotations
@@ -106,8 +108,7 @@ class Turns:
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
         self._late: list[Taken] = []
-        self._overdue: dict[Taken, Request] = {}
-        self._wrongly_unpaced: set[str] = set()  # slots in which requests wait without turns
+        self._waiting: set[str] = set()  # slots in which requests wait without a turn
         self.holds: Holds[bytes] = Holds()
 
     def __len__(self) -> int:
@@ -229,20 +230,19 @@ class Turns:
                 self._downloads.set_first_delay(key, taken.delay)
             if _is_late(taken, time.monotonic()):
                 self._downloads.wait_longer(key)
-            if self._downloads.skip_wait(key) > taken.delay * _SHORT:
-                self._overdue[taken] = request
+            elif self._downloads.skip_wait(key) > taken.delay * _SHORT:
+                self._waiting.add(key)
         elif taken.listed and (pace := self._downloads.pace_of(key)).delay:
             self._paces[taken.slot] = pace
-            self._wrongly_unpaced.add(key)
+            self._waiting.add(key)
 
     def end(self) -> int:
         """Record with which requests the engine is through; return how many these are.
 
-        Requests of a slot that was unpaced wrongly go back to the queue: all workers may have some,
-        and each worker would send its own at its own pace.
+        Requests that wait in the downloader without a turn go back to the queue.
         """
-        wrongly_unpaced, self._wrongly_unpaced = self._wrongly_unpaced, set()
-        for key in wrongly_unpaced:
+        waiting, self._waiting = self._waiting, set()
+        for key in waiting:
             self._engine.take_back(key)
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
@@ -254,7 +254,6 @@ class Turns:
             elif not slot.unused:
                 self._tell(taken)
             self._reached.discard(request)
-            self._overdue.pop(taken, None)
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {name: each for name, each in self._slots.items() if each.sent}
         return len(ended)
@@ -290,29 +289,12 @@ class Turns:
                 _key(taken.slot),
             )
 
-    def renew(self, taken: Taken, start: float) -> None:
-        """Let a request that waits in the downloader have another turn.
-
-        :param start: when it may be sent, by ``time.monotonic()``.
-        """
-        request = self._overdue.pop(taken, None)
-        if request is None:
-            return
-        seconds = max(0.0, start - time.monotonic())
-        if not self._downloads.send_at(_key(taken.slot), request, seconds):
-            self._unused.append(taken)  # it could not wait
-
     # What the next call says
-
-    @property
-    def overdue(self) -> Sequence[Taken]:
-        """Requests in the downloader that need another turn."""
-        return [*self._overdue]
 
     @property
     def is_urgent(self) -> bool:
         """Whether there is something to tell without which turns are wasted."""
-        return bool(self._unused or self._late or self._overdue or self._wrongly_unpaced)
+        return bool(self._unused or self._late or self._waiting)
 
     def take_paces(self) -> Mapping[bytes, Pace]:
         """Return what the server is to be told about the pace of slots, once."""

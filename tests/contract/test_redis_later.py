@@ -213,21 +213,6 @@ def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
     assert not worker.exchange(9).answer.taken
 
 
-def test_an_overdue_request_waits_for_the_end_of_a_hold(join, set_clock):
-    worker = join(SECOND)
-    worker.offer("a1", slot="a")
-    worker.say()
-    (first,) = worker.exchange(9).answer.taken
-    set_clock(NOW + 5)
-    worker.exchange()  # nothing else tells when the slot may be served
-    hold(worker, b"a", 30)
-    exchange = worker.queue.prepare(0, overdue=[first])
-    worker.queue.carry_out(exchange)
-    worker.queue.settle(exchange)
-    ((_, start),) = exchange.answer.turns
-    assert start - time.monotonic() == pytest.approx(30, abs=NEAR)
-
-
 def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
     worker = join()
     hold(worker, b"a", 60)

@@ -229,22 +229,6 @@ def test_what_is_put_back_gives_its_turn_back(join, key):
     assert gaps(again) == [pytest.approx(1.0, abs=1e-3)] * 2
 
 
-@pytest.mark.usefixtures("far")
-def test_an_overdue_request_gets_the_next_turn(join, key):
-    worker = join(key)
-    worker.offer(*range(3), slot="a")
-    worker.say()
-    first, second = worker.exchange(2).answer.taken
-    exchange = worker.queue.prepare(0, overdue=[first])
-    worker.queue.carry_out(exchange)
-    worker.queue.settle(exchange)
-    ((request, start),) = exchange.answer.turns
-    assert request is first
-    assert start - second.start == pytest.approx(1.0, abs=CLOCKS)
-    (third,) = worker.exchange(1).answer.taken
-    assert third.start - start == pytest.approx(1.0, abs=CLOCKS)
-
-
 # Losses
 
 

@@ -112,32 +112,31 @@ def test_the_downloader_sends_at_once_what_has_waited_for_its_turn(worker):
     request, _ = worker.begin()
     worker.reach(request)
     assert worker.now - slot.lastseen >= slot.delay  # which is what the downloader asks
-    assert not worker.turns.overdue
+    assert not worker.turns.is_urgent
 
 
-def test_just_after_robots_txt_a_request_needs_another_turn(worker):
-    (taken,) = worker.take(0.0)
+def test_just_after_robots_txt_a_request_goes_back_for_another_turn(worker):
+    worker.take(0.0)
     request, _ = worker.begin()
     worker.downloader.slots["a"] = Slot(1.0)
     worker.downloader.slots["a"].lastseen = worker.now - 0.1
     slot = worker.reach(request)
-    assert worker.turns.overdue == [taken]
     assert worker.turns.is_urgent
     assert slot.lastseen == worker.now - 0.1
-    worker.turns.renew(taken, worker.now + 60)
-    assert slot.latercall is not None
-    slot.latercall.cancel()
+    worker.turns.end()
+    assert worker.taken_back == ["a"]
     assert not worker.turns.is_urgent
 
 
-def test_another_turn_that_comes_too_late_is_given_back(worker):
-    (taken,) = worker.take(0.0)
+def test_what_is_sent_late_waits_for_a_whole_delay_in_the_downloader(worker):
+    """It was not sent before, and a process that is always late would send nothing."""
+    worker.take(0.0, 1.0)
+    worker.now += 10
     request, _ = worker.begin()
-    worker.downloader.slots["a"] = Slot(1.0)
-    worker.downloader.slots["a"].lastseen = worker.now
-    worker.reach(request).queue.clear()  # it was sent
-    worker.turns.renew(taken, worker.now + 5)
-    assert worker.turns.take_unused() == [taken]
+    slot = worker.reach(request)
+    assert slot.lastseen == worker.now
+    worker.turns.end()
+    assert not worker.taken_back
 
 
 def test_what_waits_in_a_slot_keeps_its_pace(worker):
@@ -148,7 +147,7 @@ def test_what_waits_in_a_slot_keeps_its_pace(worker):
     slot.lastseen = worker.now
     worker.reach(request)
     assert slot.lastseen == worker.now
-    assert not worker.turns.overdue
+    assert not worker.turns.is_urgent
 
 
 def test_after_a_long_callback_one_request_of_a_slot_is_sent_and_others_go_back(worker):

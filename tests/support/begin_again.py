@@ -251,7 +251,7 @@ class Crawler:
         self.queue = SharedQueue(self.worker, KEY, world.plan)
         self.queue.open()
         self.worker.calm = False
-        self.ready, self.flight, self.children, self.overdue = [], {}, Counter(), []
+        self.ready, self.flight, self.children = [], {}, Counter()
         self.frozen = self.beaten = 0.0
         self.start()
 
@@ -306,8 +306,6 @@ class Crawler:
             return
         if taken.delay and chance < 0.2:
             self.queue.give_back_turn(taken)
-        elif taken.delay and chance < 0.3:
-            self.overdue.append(taken)
         self.flight[object()] = taken
 
     def fetch(self, key):
@@ -332,9 +330,7 @@ class Crawler:
             want,
             default=Pace(0.5, 0.5) if self.world.hosts else UNPACED,
             busy=slots[:1],
-            overdue=self.overdue,
         )
-        self.overdue = []
         self.queue.carry_out(exchange)
         settled = self.queue.settle(exchange)
         for entry, _ in settled.answer.verdicts:

@@ -18,7 +18,6 @@
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: another may, so they come last in their slot
 --   unused      ids of requests whose turns were not used, the latest first; they may be in `done`, too
---   overdue     ids of requests whose turns have passed, and which are to be sent all the same
 --   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
 --   busy        slots of which this worker has enough: 2 bytes length, slot
 --   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
@@ -26,22 +25,20 @@
 --   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, starts, held, slices, request...}: a digit for each item, 1 if it was there;
---            when each overdue request is to be sent; if hosts share a slot, those that are left alone, as in `holds`, at
---            most 500; and what was taken.
+-- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; if hosts share a
+--            slot, those that are left alone, as in `holds`, at most 500; and what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
---            list. Each request as in `taken`. Starts, NOW and how long in microseconds
+--            list. Each request as in `taken`. NOW and how long in microseconds
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
-local done, back, unreadable, unused, overdue, paces, busy = unpack(ARGV, 8, 14)
-local waits, held, aside = unpack(ARGV, 15, 17)
-local FIRST_QUEUED = 18  -- where in ARGV the requests to queue begin
+local done, back, unreadable, unused, paces, busy, waits, held, aside = unpack(ARGV, 8, 16)
+local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
@@ -74,18 +71,13 @@ local function answer()
   local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
   report = format('%s %d %d %s %s %d %d %d %d', report, forgotten, call('ZCARD', later), fields[11] or '0 0 0',
     seconds_left(), clock, next_turn, queued, failed_now)
-  local starts, left_alone = {}, {}
-  for _, field in ipairs(fields_of(overdue)) do
-    local value = call('HGET', taken, field)
-    starts[#starts + 1] = value and value:match('^%S+') or format_time(clock)
-  end
+  local left_alone = {}
   local rows = one_slot == 1
     and call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION) or {}
   for i = 1, #rows, 2 do
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
-  return {'ok', report, digits, table.concat(starts, ' '), table.concat(left_alone), fields[3],
-    unpack(handed_out or read_handed_out())}
+  return {'ok', report, digits, table.concat(left_alone), fields[3], unpack(handed_out or read_handed_out())}
 end
 local well, heard_since = hear(fields[10], lease)
 if number == last then
@@ -202,20 +194,6 @@ local function describe_turn(start, following, pace)
   return string.format('%d %d ', start, following) .. pace
 end
 
--- Let an overdue request have the next turn of its slot.
-local function renew(field)
-  local value = call('HGET', taken, field)
-  if not value then return end
-  local _, _, member = read_taken(value)
-  local slot = slot_of(member)
-  local delay, jitter, pace = read_pace(call('HGET', delays, slot))
-  local turn, key = turn_of(slot)
-  local start = math.max(clock, turn or clock, hold_of(slot))
-  local following = start + draw(delay, jitter)
-  set_turn(key, slot, following)
-  call('HSET', taken, field, describe_turn(start, following, pace) .. member)
-end
-
 local names, values, gone, passed, room_left, next_turns = {}, {}, {}, {}, room, {}
 local horizon = clock + ahead * SECOND  -- of turns that come until then, requests are taken
 
@@ -328,7 +306,6 @@ local function carry_out()
   digits = judge(ops, probes, max_ages)
   push()
   hear_paces()
-  for _, field in ipairs(fields_of(overdue)) do renew(field) end
   if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
   if retry > 0 then put_failed_back() end
   local due_next = move_due()

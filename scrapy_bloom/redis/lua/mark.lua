@@ -6,7 +6,7 @@
 --   letters, probes, max_ages, next_slice
 --               as there; no entry is queued
 --
--- Answers {"ok", report, digits, "", "", slices}, as call.lua if there are no requests
+-- Answers {"ok", report, digits, "", slices}, as call.lua if there are no requests
 --     or  {"slices", ...}, {"dead"}, {"lost"}, {"gone"}, {"deleted"} or {"broken", error} as there
 local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV)
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'deleted')
@@ -18,7 +18,7 @@ if surprise then return {surprise} end
 read_marks(fields[3], epoch, fields[4], fields[5])
 local digits
 local function answer()
-  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0', forgotten, seconds_left()), digits, '', '', fields[3]}
+  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0', forgotten, seconds_left()), digits, '', fields[3]}
 end
 if number == last then
   digits = call('HGET', header, 'a:' .. worker):match('^%d*')
