@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,9 +46,6 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 20  # bytes of requests that are written at once
 _MARKS: Final = 50_000  # marks that are written at once
 
-_Queue = tuple[str, str | None, Iterator[bytes]]
-"""Path, download slot and requests of a queue, the oldest first."""
-
 
 def is_for_scrapy(folder: Path) -> bool:
     """Return whether Scrapy's own scheduler began a job and can resume it.
@@ -57,9 +54,9 @@ def is_for_scrapy(folder: Path) -> bool:
     be read does not count; opening it reports what is wrong.
     """
     try:
-        if (folder / NAME).exists():
-            return read_meta(folder / NAME)[0].get(KIND) == FILTER and waits_with_scrapy(folder)
-        return waits_with_scrapy(folder) and not why_unclean(folder)
+        kind = read_meta(folder / NAME)[0].get(KIND)
+        theirs = kind == FILTER or (kind is None and not why_unclean(folder))
+        return theirs and waits_with_scrapy(folder)
     except (StateError, OSError):
         return False
 
@@ -93,7 +90,7 @@ def take_over(
         with closing(open_store(beside / NAME, settings, digests=digests)) as store:
             if job.previous != FILTER:  # else they predate the filter
                 _add_marks(store, folder / SCRAPYS_MARKS)
-            _add_requests(store, _read_queues(folder, plain, start))
+            _add_requests(store, _read_requests(folder, plain, start))
             for key, value in owner_notes(job.identity, REQUESTS).items():
                 store.set_meta(key, value)
             requests, marks = len(store), store.filter.items
@@ -124,15 +121,14 @@ def _is_stopped(job: Job) -> bool:
     return not why
 
 
-def _add_requests(store: Store, queues: Iterable[_Queue]) -> None:
+def _add_requests(store: Store, requests: Iterable[tuple[str, str | None, bytes]]) -> None:
     size = 0
-    for path, slot, bodies in queues:
-        for body in bodies:
-            store.push(store.queue(path, slot), body)
-            size += len(body)
-            if size > _CHUNK:
-                store.commit()
-                size = 0
+    for path, slot, body in requests:
+        store.push(store.queue(path, slot), body)
+        size += len(body)
+        if size > _CHUNK:
+            store.commit()
+            size = 0
 
 
 def _add_marks(store: Store, path: Path) -> None:
@@ -144,25 +140,20 @@ def _add_marks(store: Store, path: Path) -> None:
                     store.commit()
 
 
-def _read_queues(folder: Path, plain: QueueKind, start: QueueKind | None) -> Iterator[_Queue]:
-    """Yield what Scrapy would read when resuming: each queue's path, download slot and requests."""
-    root = folder / SCRAPYS_QUEUE
-    with _refusing(root / ACTIVE):
-        saved = [*saved_queues(folder)]
-    for slot, name in saved:
-        for path, kind in ((name, plain), (f"{name}s", start or plain)):
-            yield path, slot, _read(root / path, kind)
+def _read_requests(
+    folder: Path, plain: QueueKind, start: QueueKind | None
+) -> Iterator[tuple[str, str | None, bytes]]:
+    """Yield what Scrapy would read when resuming: queue, download slot and bytes of each request.
 
-
-def _read(path: Path, kind: QueueKind) -> Iterator[bytes]:
-    with _refusing(path):
-        yield from read_queue(path, kind)
-
-
-@contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+    The oldest of each queue comes first.
+    """
+    path = folder / SCRAPYS_QUEUE / ACTIVE
     try:
-        yield
+        for slot, name in saved_queues(folder):
+            for queue, kind in ((name, plain), (f"{name}s", start or plain)):
+                path = folder / SCRAPYS_QUEUE / queue
+                for body in read_queue(path, kind):
+                    yield queue, slot, body
     except Exception as error:  # truncated files raise anything
         raise StateError(
             f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
