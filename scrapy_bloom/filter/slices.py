@@ -75,17 +75,11 @@ class Slice:
             if mine is not EMPTY or theirs is not EMPTY:
                 united.blocks[index] = mine | theirs
                 united.dirty.add(index)
-        ones = united.ones()
-        if ones == other.ones():
-            united.items = other.items
-        else:
-            estimate = round(estimated_items(ones, self.spec.blocks))
-            united.items = min(max(estimate, self.items), self.items + other.items)
+        ones = sum(block.count() for block in united.touched().values())
+        estimate = round(estimated_items(ones, self.spec.blocks))
+        least, most = max(self.items, other.items), self.items + other.items
+        united.items = min(max(estimate, least), most)
         return united
-
-    def ones(self) -> int:
-        """Return how many bits are set."""
-        return sum(block.count() for block in self.touched().values())
 
     def block_rows(self, indexes: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """Yield blocks as rows of a file."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.utils.misc import build_from_crawler
@@ -82,10 +83,10 @@ class Queues:
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
-            downstream_queue_cls=_BucketMaker(self, classes.plain),
+            downstream_queue_cls=_bucket_class(self, classes.plain),
             key="",
             startprios=_start_priorities(store, classes.priority),
-            start_queue_cls=classes.start and _BucketMaker(self, classes.start),
+            start_queue_cls=classes.start and _bucket_class(self, classes.start),
         )
         later = store.find(LATER)
         waiting = 0 if later is None else store.waiting(later)
@@ -224,15 +225,9 @@ class Bucket:
         self._hot.extend(reversed(rows) if self._newest else rows)
 
 
-class _BucketMaker:
-    """Stands in for the class of the queues, which priority queues build ``from_crawler``."""
-
-    def __init__(self, queues: Queues, kind: QueueKind) -> None:
-        self._queues, self._kind = queues, kind
-
-    def from_crawler(self, crawler: Crawler, key: str) -> Bucket:  # noqa: ARG002 - Scrapy's call
-        """Return the queue for a key."""
-        return Bucket(self._queues, key.lstrip("/"), self._kind)
+def _bucket_class(queues: Queues, kind: QueueKind) -> Any:
+    """Return what stands for the class of the queues, which priority queues build for each key."""
+    return SimpleNamespace(from_crawler=lambda _, key: Bucket(queues, key.lstrip("/"), kind))
 
 
 def _start_priorities(store: Store, queue_class: type[Any]) -> Any:
