@@ -120,13 +120,9 @@ def write(
 
     :param tables: the initial rows.
     :param next_slice: the number of the next slice.
-    :raises StateError: if that fails, or a log is there: SQLite would apply it to the new file.
+    :raises StateError: if that fails, or a log is there.
     """
-    if log_size(path):
-        raise StateError(
-            f"{path}-wal: found a log that belongs to another file, expected none. It was left as"
-            f" it is: bring {path.name} back if it is gone, else move the log away to start over."
-        )
+    check_no_log(path)
     beside = path.with_name(f"{path.name}.new")
     try:
         beside.unlink(missing_ok=True)
@@ -143,6 +139,19 @@ def write(
             beside.unlink(missing_ok=True)
             path.with_name(f"{beside.name}-journal").unlink(missing_ok=True)
         raise unusable(path, error) from error
+
+
+def check_no_log(path: Path) -> None:
+    """Check that a file that is to be created or replaced has no log: it would be applied to it.
+
+    :raises StateError: if there is one.
+    """
+    if log_size(path):
+        raise StateError(
+            f"{path}-wal: found a log that belongs to another file, expected none. It was left as"
+            f" it is: bring {path.name} back if it is gone, close what else reads it, or move the"
+            f" log away to start over."
+        )
 
 
 def check_header(path: Path) -> None:

@@ -84,6 +84,9 @@ def take_over(
         beside.mkdir()
         stack.callback(shutil.rmtree, beside, ignore_errors=True)
         if job.previous == FILTER:
+            with closing(file.connect(job.path, "rw")) as last:  # which removes a log
+                file.read_counters(last)
+            file.check_no_log(job.path)
             before = open_store(job.path, settings, digests=digests, read_only=True)
             with closing(before):
                 before.filter.save(beside / NAME)

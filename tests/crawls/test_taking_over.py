@@ -3,8 +3,10 @@
 import itertools
 import os
 import shutil
+import sqlite3
 import struct
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -16,9 +18,10 @@ from scrapy import squeues
 from scrapy.squeues import PickleLifoDiskQueue
 from support.contract import share_of
 from support.filters import contents
-from support.jobs import identity_of, lifo
+from support.jobs import identity_of, lifo, stored_job
 
 from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import REQUESTS, Job
 from scrapy_bloom.local.scrapys import read_queue, why_unclean
 from scrapy_bloom.local.taking_over import take_over
@@ -202,3 +205,23 @@ def test_marks_never_stay_without_their_requests(folder, monkeypatch):
     assert (folder / "requests.queue" / "0").exists()
     assert not (folder / "requests.seen").exists()
     assert (folder / "bloom.sqlite").exists()
+
+
+def test_a_filter_whose_log_is_in_use_is_not_replaced(tmp_path):
+    """SQLite would apply the log to the new file."""
+    path = stored_job(tmp_path, [])
+    lifo(tmp_path / "requests.queue" / "0")
+    (tmp_path / "requests.queue" / "active.json").write_text("[0]")
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM counters").fetchone()
+        stored_job(tmp_path, [b"a mark"])
+        with pytest.raises(StateError, match="-wal: found a log"):
+            taken_over_by(tmp_path)
+        reader.execute("COMMIT")
+        assert (tmp_path / "requests.queue" / "active.json").exists()
+        log = path.with_name(f"{path.name}-wal").read_bytes()
+    path.with_name(f"{path.name}-wal").write_bytes(log)  # as a reader leaves it that may not write
+    job = taken_over_by(tmp_path)
+    assert (len(job.store), job.restored) == (10, 1)
+    job.abandon()
