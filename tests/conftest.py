@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items):
 
     `make test-servers` runs the first ones; `make check` leaves all of them out.
     """
-    servers = {"server", "own_server", "lasting_server", "LocalRedis", "LocalCluster"}
+    servers = {"server", "own_server", "LocalRedis", "LocalCluster"}
     for item in items:
         test = inspect.unwrap(item.function)
         here = {*item.fixturenames, *test.__code__.co_names}
@@ -135,15 +135,6 @@ def own_server():
     from support.localredis import LocalRedis
 
     with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def lasting_server():
-    """A Redis server for one test, which keeps what it has on the disk."""
-    from support.localredis import LocalRedis
-
-    with LocalRedis(persist=True) as server:
         yield server
 
 

@@ -220,6 +220,13 @@ def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
 # Outages
 
 
+@pytest.fixture
+def lasting_server():
+    """A server that keeps what it has on the disk."""
+    with LocalRedis(persist=True) as server:
+        yield server
+
+
 def test_an_outage_lets_through_what_the_worker_does_not_know(lasting_server, opened, key, caplog):
     server = lasting_server
     seen = opened(server.url, key, known=1000)

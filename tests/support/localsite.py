@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,27 +58,86 @@ class Answer:
     location: str = ""
 
 
-class LocalSite:
-    """A site on a web server, in threads of the process that opens it: a context manager.
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # who does not find room in it tries again a second later
+    site: Served
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client was killed
+            super().handle_error(request, client_address)
+
+
+class Served:
+    """A web server on loopback, in threads of the process that opens it: a context manager.
+
+    Attributes:
+        handler: answers its requests; knows this object as ``self.server.site``.
+        port: where it listens.
+    """
+
+    HOST = "127.0.0.1"
+    handler: type[BaseHTTPRequestHandler]
+
+    def __enter__(self) -> Self:
+        self._server = _Server((self.HOST, 0), self.handler)
+        self._server.site = self
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Quiet:
+    """A request handler that logs nothing: a crawl has a log of its own."""
+
+    server: Any
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class _Handler(Quiet, BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # send headers and body together
+
+    def do_GET(self) -> None:
+        site = self.server.site
+        answer = site.visit(self.path)
+        body = b"" if answer.page is None else site.body(answer.page)
+        self.send_response(answer.status)
+        if answer.location:
+            self.send_header("Location", answer.location)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class LocalSite(Served):
+    """A site of many pages.
 
     A page is a number from 0 to ``pages - 1``; page 0 is the front page ``/``. Its content is
     delivered with status 200 at one address only (for ``Kind.QUERY`` in any order of the
-    parameters); every other way of writing it redirects there. Everything follows from three
-    numbers. Any number of crawlers, in this process or in others, may visit it at once.
+    parameters); every other way of writing it redirects there. Any number of crawlers, in this
+    process or in others, may visit it at once.
 
     :param pages: how many pages there are, at least 1.
     :param links: how many links each page has, at least 1.
     :param seed: another seed gives other links between the same pages.
-    :param port: the port to listen on; 0 takes a free one.
     """
 
-    HOST: Final = "127.0.0.1"
+    handler = _Handler
 
-    def __init__(self, *, pages: int = 3000, links: int = 20, seed: int = 1, port: int = 0) -> None:
+    def __init__(self, *, pages: int = 3000, links: int = 20, seed: int = 1) -> None:
         self.pages = pages
         self.links = links
         self.seed = seed
-        self.port = port
         self._lock = threading.Lock()
         self._hits: Counter[int] = Counter()
         self._delivered = 0
@@ -191,30 +250,6 @@ class LocalSite:
         with self._lock:
             self._alarms[deliveries] = do
 
-    def open(self) -> None:
-        """Start to serve; from here on :attr:`port` is the port that is listened on.
-
-        :raises OSError: if the port is taken.
-        """
-        self._server = _Server((self.HOST, self.port), _Handler)
-        self._server.site = self
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def close(self) -> None:
-        """Free the port; the counts stay."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def visit(self, target: str) -> Answer:
         """Answer a request and count it."""
         alarm = None
@@ -267,34 +302,3 @@ class StormySite(LocalSite):
     def hrefs(self, page: int) -> list[str]:
         """List the links on a page, and one that leads nowhere."""
         return [*super().hrefs(page), f"/nothing/{page}"]
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128
-    site: LocalSite
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a crawler was killed: its affair
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1  # send headers and body together
-    server: _Server
-
-    def do_GET(self) -> None:
-        site = self.server.site
-        answer = site.visit(self.path)
-        body = b"" if answer.page is None else site.body(answer.page)
-        self.send_response(answer.status)
-        if answer.location:
-            self.send_header("Location", answer.location)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing: a crawl has a log of its own."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from support.localsite import Quiet, Served
 
 Page = Callable[..., Any]
 """Called with the path and the cookie; returns what :class:`Pages` says."""
@@ -46,15 +43,39 @@ class News:
         return [article for path in self.LISTS for article in self.articles(path)]
 
 
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # who does not find room in it tries again a second later
+class _Handler(Quiet, BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(f"POST {self.path} {body.decode()}")
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client was killed
-            super().handle_error(request, client_address)
+    def do_GET(self) -> None:
+        self.answer(self.path)
+
+    def answer(self, hit: str) -> None:
+        self.server.site.hits[hit] += 1
+        page = self.server.site.pages.get(self.path.partition("?")[0])
+        answer = page(self.path, self.headers.get("Cookie")) if page else None
+        if isinstance(answer, str):
+            self.send_response(302)
+            self.send_header("Location", answer)
+            self.send_header("Set-Cookie", "been=here")
+            self.end_headers()
+            return
+        if answer is ...:
+            return
+        answer, headers = answer if isinstance(answer, tuple) else (answer, {})
+        status = 404 if answer is None else answer if isinstance(answer, int) else 200
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html")
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        listed = answer if isinstance(answer, list) else []
+        links = "".join(f'<a href="{href}">link</a>' for href in listed)
+        self.wfile.write(f"<html><body>{links}</body></html>".encode())
 
 
-class Pages:
+class Pages(Served):
     """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
     to, or its links, or a status, or that with a dict of headers, or `...` for no answer at all.
 
@@ -63,57 +84,12 @@ class Pages:
             POST comes after that word and before its body.
     """
 
+    handler = _Handler
+
     def __init__(self, pages: Any) -> None:
         self.pages = pages
         self.hits: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                self.answer(f"POST {self.path} {body.decode()}")
-
-            def do_GET(self) -> None:
-                self.answer(self.path)
-
-            def answer(self, hit: str) -> None:
-                site.hits[hit] += 1
-                page = site.pages.get(self.path.partition("?")[0])
-                answer = page(self.path, self.headers.get("Cookie")) if page else None
-                if isinstance(answer, str):
-                    self.send_response(302)
-                    self.send_header("Location", answer)
-                    self.send_header("Set-Cookie", "been=here")
-                    self.end_headers()
-                    return
-                if answer is ...:
-                    return
-                answer, headers = answer if isinstance(answer, tuple) else (answer, {})
-                status = 404 if answer is None else answer if isinstance(answer, int) else 200
-                self.send_response(status)
-                self.send_header("Content-Type", "text/html")
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                listed = answer if isinstance(answer, list) else []
-                links = "".join(f'<a href="{href}">link</a>' for href in listed)
-                self.wfile.write(f"<html><body>{links}</body></html>".encode())
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self.HOST}:{self.port}"
