@@ -67,7 +67,7 @@ class ForgetFailed:
         :raises NotConfigured: if nothing is to be forgotten.
         """
         try:
-            chosen = FORGET_FAILED.read_from(crawler.settings)
+            chosen = Settings.of(crawler)[FORGET_FAILED]
         except SettingError as error:  # reported when the filter is opened
             raise NotConfigured from error
         if chosen is False:

@@ -17,7 +17,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.settings import RETRY_AFTER
+from scrapy_bloom.settings import RETRY_AFTER, Settings
 from scrapy_bloom.signals import hold_slot
 from scrapy_bloom.values import write_span
 
@@ -73,7 +73,7 @@ class RetryAfter:
         :raises NotConfigured: if no wish is to be granted.
         """
         try:
-            longest = RETRY_AFTER.read_from(crawler.settings)
+            longest = Settings.of(crawler)[RETRY_AFTER]
         except SettingError as error:  # the filter says so when it is opened
             raise NotConfigured from error
         if not longest:
