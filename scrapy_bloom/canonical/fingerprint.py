@@ -117,19 +117,13 @@ class CanonicalFingerprinter:
         if meta and (META_KEY in meta or "verbatim_url" in meta):
             wish = self._read_wish(meta.get(META_KEY))
             if wish is False or meta.get("verbatim_url"):
-                return self.untouched(request), ()
+                return self._ask(request), ()
             level = wish
         if self._identical:
             canonical, steps = self._canonicalize(request.url, level)
             return scrapy_form.digest(request, canonical), steps
         url, steps = self._rewritten(request.url, level)
         return self._ask(request.replace(url=url) if steps else request), steps
-
-    def untouched(self, request: Request) -> bytes:
-        """Return the fingerprint that the wrapped fingerprinter makes, without any step."""
-        if self._identical and not request.meta.get("verbatim_url"):
-            return scrapy_form.digest(request, fast_path.canonical(request.url))
-        return self._ask(request)
 
     def _ask(self, request: Request) -> bytes:
         """Return what the wrapped fingerprinter makes.
