@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 
 from w3lib.url import canonicalize_url
 
-from scrapy_bloom.canonical.parts import Parts
+from scrapy_bloom.canonical.parts import Parts, without_dots
 
 # The last label begins with a letter: so the host is not a number.
 _NAME = r"(?:[A-Za-z0-9._-]*\.)?[A-Za-z][A-Za-z0-9_-]*\.?"
@@ -117,21 +117,9 @@ def _canonical_path(path: str) -> str:
     if "%" in path:
         path = _in_path(lambda match: _OF_PATH[match[0]], path)
     if "/." in path:
-        path = _without_dots(path.split("/")[1:])
+        segments = path.split("/")[1:]
+        path = without_dots(segments, segments)
     return path if rest == ";" else path + rest
-
-
-def _without_dots(segments: list[str]) -> str:
-    """Return the path of `segments` without ``.`` and ``..`` (RFC 3986, 5.2.4)."""
-    kept: list[str] = []
-    for segment in segments:
-        if segment == "..":
-            del kept[-1:]
-        elif segment != ".":
-            kept.append(segment)
-    if segments[-1] in {".", ".."}:
-        kept.append("")
-    return "/" + "/".join(kept)
 
 
 def canonical_query(query: str) -> str:

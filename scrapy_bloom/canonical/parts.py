@@ -75,6 +75,22 @@ def split_url(url: str) -> Parts | None:
     return Parts(scheme, user + at, host.lower(), port, path or "", query, fragment)
 
 
+def without_dots(segments: list[str], kinds: list[str]) -> str:
+    """Return the path of `segments` without those whose kind is ``.`` or ``..``.
+
+    RFC 3986, 5.2.4: each ``..`` takes the segment before it along.
+    """
+    kept: list[str] = []
+    for number, kind in enumerate(kinds):
+        if kind == "..":
+            del kept[-1:]
+        elif kind != ".":
+            kept.append(segments[number])
+    if kinds[-1] in {".", ".."}:
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
 def name_and_value(field: str) -> tuple[str, str]:
     """Return name and value of one ``name=value`` of a query. Only the name is decoded, once."""
     name, _, value = field.partition("=")

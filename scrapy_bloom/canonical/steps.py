@@ -19,11 +19,11 @@ from socket import inet_aton, inet_ntoa
 from typing import Literal
 
 from scrapy_bloom.canonical.names import TRACKING_PARAMS, Names, Params
-from scrapy_bloom.canonical.parts import Parts, name_and_value
+from scrapy_bloom.canonical.parts import Parts, name_and_value, without_dots
 
 Tier = Literal["safe", "usual", "setting", "opt-in"]
-# What a step may change of a tame URL: its host and port, its query, or any part of it.
-Reach = Literal["origin", "query", "all"]
+# What a step may change of a tame URL: nothing, host and port, the query, or any part of it.
+Reach = Literal["none", "origin", "query", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,24 @@ def ipv4(parts: Parts, _: Params) -> Parts:
     return parts._replace(host=host) if host != parts.host else parts
 
 
+_DOTS = frozenset((".", ".."))
+
+
+def dot_segments(parts: Parts, _: Params) -> Parts:
+    """Resolve `.` and `..` in the path (RFC 3986, 5.2.4; WHATWG URL, 4.1).
+
+    Scrapy's canonical form does, too; but `trailing_slash` has to see the end that comes out.
+    """
+    if "/." not in parts.path and "/%2" not in parts.path:
+        return parts
+    segments = parts.path.split("/")[1:]
+    # WHATWG, 4.1: a dot segment may be escaped.
+    kinds = [segment.replace("%2e", ".").replace("%2E", ".") for segment in segments]
+    if _DOTS.isdisjoint(kinds):
+        return parts
+    return parts._replace(path=without_dots(segments, kinds))
+
+
 def trailing_dot(parts: Parts, _: Params) -> Parts:
     """Remove the dot at the end of a host name (RFC 1034, 3.1).
 
@@ -130,10 +148,11 @@ def keep_only(parts: Parts, params: Params) -> Parts:
 
 def trailing_slash(parts: Parts, _: Params) -> Parts:
     """Remove the slash at the end of the path."""
-    path, end = _split_end(parts.path)
+    # Scrapy's canonical form has no lone `;` at the end.
+    path = parts.path[:-1] if parts.path.endswith("/;") else parts.path
     if not path.endswith("/") or path.endswith("//") or path == "/":
         return parts
-    return parts._replace(path=path[:-1] + end)
+    return parts._replace(path=path[:-1])
 
 
 def www(parts: Parts, _: Params) -> Parts:
@@ -154,12 +173,6 @@ def fragment_route(parts: Parts, _: Params) -> Parts:
     return parts._replace(route=True)
 
 
-def _split_end(path: str) -> tuple[str, str]:
-    """Split off a lone ``;`` at the end of the path: Scrapy's canonical form has none."""
-    last = path.rpartition("/")[2]
-    return (path[:-1], ";") if last.find(";") == len(last) - 1 and last else (path, "")
-
-
 def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
     """Return `parts` without the parameters that are `unwanted`."""
     if not parts.query:
@@ -175,7 +188,8 @@ _H = "http://example.com"
 
 STEPS = (
     Step(default_port, "safe", "origin", f"{_H}:80/a", f"{_H}/a"),
-    Step(ipv4, "safe", "origin", "http://2130706433/", "http://127.0.0.1/"),
+    Step(ipv4, "safe", "none", "http://2130706433/", "http://127.0.0.1/"),
+    Step(dot_segments, "safe", "none", f"{_H}/a/./b/../c", f"{_H}/a/c"),
     Step(trailing_dot, "usual", "origin", "http://example.com./a", f"{_H}/a"),
     Step(tracking, "usual", "query", f"{_H}/a?id=1&utm_source=x", f"{_H}/a?id=1"),
     Step(drop, "setting", "query", f"{_H}/a?dropped=1&id=1&dropped_too", f"{_H}/a?id=1"),

@@ -91,6 +91,9 @@ def test_safe_leaves_a_url_the_same_for_whatwg(url):
 
 @given(URLS)
 @example("http://example.com/a/;")
+@example("http://example.com/a;b=1/;")
+@example("http://example.com/a/.")
+@example("http://example.com/a/b/%2e./")
 @example("http://example.com/a%3A//b")
 @example("http://example.com/a/..;x/")
 def test_what_is_one_page_for_scrapy_is_one_page_with_every_rule(url):

@@ -57,4 +57,6 @@ def test_a_steps_example_comes_out_as_it_says(step):
     fingerprinter = at_its_level(step)
     assert fingerprinter.canonical_url(step.before) == step.after
     assert fingerprinter.canonical_url(step.after) == step.after
-    assert fingerprinter.resolve(Request(step.before))[1] == (step.name,)
+    assert [name for name, _ in fingerprinter.walk(step.before)] == [step.name]
+    if step.reach != "none":  # what a tame URL need not take is not counted
+        assert fingerprinter.resolve(Request(step.before))[1] == (step.name,)
