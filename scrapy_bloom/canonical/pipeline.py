@@ -15,8 +15,6 @@ from scrapy_bloom.canonical.steps import STEPS, Step
 
 _MAX_HOSTS: Final = 4096
 _MAX_ORIGINS: Final = 1024  # only those with a port or a dot at the end of the host
-# One round is nearly always enough. `www.127.1` needs two if the step `www` is on.
-_MAX_ROUNDS: Final = 8
 
 
 class Pipeline:
@@ -44,18 +42,11 @@ class Pipeline:
         self._may_drop = _search_for_dropped(self._of_query, rule)
 
     def take(self, parts: Parts) -> list[tuple[str, Parts]]:
-        """Take the steps, round after round, until a round changes nothing.
+        """Take the steps.
 
         :return: for each step that changes something, its name and the parts after it.
         """
-        taken: list[tuple[str, Parts]] = []
-        for _ in range(_MAX_ROUNDS):
-            changes = self._take_each(self._steps, parts)
-            taken += changes
-            if not (changes and self.any_part):
-                break
-            parts = changes[-1][1]
-        return taken
+        return self._take_each(self._steps, parts)
 
     def _origin(self, scheme: str, host: str, port: str) -> tuple[str, str, tuple[str, ...]]:
         """Return host and port as the steps change them, and the names of those that do.
@@ -86,9 +77,8 @@ class Pipeline:
 
 
 def names_of(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
-    """Return the names of the steps that were taken, each once."""
-    names = [name for name, _ in taken]
-    return tuple(names if len(names) == 1 else dict.fromkeys(names))
+    """Return the names of the steps that were taken."""
+    return tuple([name for name, _ in taken])
 
 
 def _chooses(rule: Rule, step: Step) -> bool:

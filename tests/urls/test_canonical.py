@@ -62,6 +62,8 @@ def test_any_kind_of_request_has_scrapys_bytes(request_):
 
 
 @given(URLS, st.sampled_from((*LEVELS, "all")))
+@example("http://www.www.example.com/a/;/;", "all")
+@example("http://www.127.1/", "all")
 def test_the_canonical_form_is_idempotent(url, how):
     fingerprinter = WITH_ALL if how == "all" else AT[how]
     canonical = fingerprinter.canonical_url(request_for(url).url)
