@@ -96,15 +96,10 @@ def _add_middlewares(settings: BaseSettings) -> None:
     from scrapy_bloom.retry_after import RetryAfter  # noqa: PLC0415
 
     middlewares = settings.getdict(_MIDDLEWARES)
-    wanted = (_FORGET_FAILED, ForgetFailed, 0), (_RETRY_AFTER, RetryAfter, 560)
-    missing = {
-        path: place
-        for path, ours, place in wanted
-        if not any(_is_a(middleware, ours) for middleware in middlewares)
-    }
-    if missing:
-        middlewares.update(missing)
-        settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
+    for path, ours, place in (_FORGET_FAILED, ForgetFailed, 0), (_RETRY_AFTER, RetryAfter, 560):
+        if not any(_is_a(middleware, ours) for middleware in middlewares):
+            middlewares[path] = place
+    settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 
 
 def _is_default(settings: BaseSettings, name: str) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.crawler import Crawler
-from scrapy.settings import SETTINGS_PRIORITIES, Settings, default_settings
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.graceful_stop import close
@@ -17,7 +17,6 @@ from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed, RetryAfter
 pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
-RETRY = "scrapy.downloadermiddlewares.retry.RetryMiddleware"
 FORGET_FAILED = "scrapy_bloom.ForgetFailed"
 RETRY_AFTER = "scrapy_bloom.RetryAfter"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
@@ -86,10 +85,6 @@ def test_each_middleware_is_there_once(theirs, other):
     assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, **ours}
     for value in (5, None):
         assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value, **other}
-
-
-def test_a_wish_is_heard_before_scrapy_retries():
-    assert default_settings.DOWNLOADER_MIDDLEWARES_BASE[RETRY] < 560
 
 
 def test_the_log_lists_the_middleware_by_its_path(caplog):

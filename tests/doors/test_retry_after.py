@@ -105,37 +105,23 @@ def test_an_answer_out_of_a_cache_does_not_count(site):
     assert site.answer(503, "600") is None  # its budget is still spent
 
 
-def test_answers_at_the_same_moment_are_one_hold(site, caplog):
+def test_a_host_has_one_budget_until_it_answers_well(site, caplog):
     caplog.set_level("INFO")
     caplog.clear()
-    for _ in range(8):
-        assert site.answer(503, "600") == 600
-        site.now += 0.01
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith(
-        "a asks to be left alone: no request is sent to it for 10m"
-    )
-    assert site.crawler.stats.get_value("bloom/frontier/holds") == 1
-
-
-def test_a_host_has_one_budget_until_it_answers_well(site):
     for _ in range(3):
         assert site.answer(503, "600") == 600
-        site.now += 600
-    assert site.answer(503, "600") is None
-    assert site.answer(503, "600", slot="b") == 600
-    site.answer(404)
-    assert site.answer(503, "600") == 600
-
-
-def test_answers_at_the_same_moment_spend_the_budget_once(site):
-    for _ in range(3):
-        assert site.answer(503, "600") == 600
-        for _ in range(7):
+        for _ in range(7):  # at the same moment: one hold
             site.now += 0.01
             site.answer(503, "600")
         site.now += 600
     assert site.answer(503, "600") is None
+    assert len(caplog.messages) == site.crawler.stats.get_value("bloom/frontier/holds") == 3
+    assert caplog.messages[0].startswith(
+        "a asks to be left alone: no request is sent to it for 10m"
+    )
+    assert site.answer(503, "600", slot="b") == 600
+    site.answer(404)
+    assert site.answer(503, "600") == 600
 
 
 def test_a_short_wish_is_granted_more_often(site):
