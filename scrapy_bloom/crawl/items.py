@@ -195,33 +195,25 @@ class Items:
         """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
         self._end_lines()
         for slot in getattr(self._feeds, "slots", ()):
-            uri = _WHO.sub("//", str(slot.uri_template))
-            plain = isinstance(slot.storage, (FileFeedStorage, StdoutFeedStorage))
-            processed = slot.feed_options.get("postprocessing")
-            if isinstance(slot.storage, FileFeedStorage) and not processed:
-                if slot.feed_options.get("overwrite"):
-                    self._report.log(
-                        logging.WARNING,
-                        "The feed %s is overwritten by each run: the items of earlier runs are lost"
-                        " with it. To keep them, set overwrite to False (-o instead of -O).",
-                        uri,
-                    )
-                elif slot.format in _WHOLE and "%(" not in uri:
-                    self._report.log(
-                        logging.WARNING,
-                        "A second run cannot append to the %s feed %s: the file would not be valid."
-                        " Use jsonlines or csv, or one feed per run.",
-                        slot.format,
-                        uri,
-                    )
-            elif processed or not plain:
-                self._report.log(
-                    logging.WARNING,
-                    "The feed %s is %s: a kill loses the last items in it, though their pages are"
-                    " done. To lose none, use a plain local feed and compress or upload it"
-                    " afterwards, or a pipeline with before_commit.",
-                    uri,
-                    "post-processed" if plain else "uploaded when it ends",
+            uri, options = _WHO.sub("//", str(slot.uri_template)), slot.feed_options
+            local = isinstance(slot.storage, FileFeedStorage)
+            processed = options.get("postprocessing")
+            if processed or not (local or isinstance(slot.storage, StdoutFeedStorage)):
+                how = "post-processed" if processed else "uploaded when it ends"
+                self._report.warn(
+                    f"The feed {uri} is {how}: a kill loses the last items in it, though their"
+                    f" pages are done. To lose none, use a plain local feed and compress or upload"
+                    f" it afterwards, or a pipeline with before_commit."
+                )
+            elif local and options.get("overwrite"):
+                self._report.warn(
+                    f"The feed {uri} is overwritten by each run: the items of earlier runs are lost"
+                    f" with it. To keep them, set overwrite to False (-o instead of -O)."
+                )
+            elif local and slot.format in _WHOLE and "%(" not in uri:
+                self._report.warn(
+                    f"A second run cannot append to the {slot.format} feed {uri}: the file would"
+                    f" not be valid. Use jsonlines or csv, or one feed per run."
                 )
 
 

@@ -215,15 +215,11 @@ class Report:
         :param known: number of known pages.
         :param way: how to start over.
         """
-        self.log(
-            logging.WARNING,
-            "%s: an earlier run has finished this crawl: %s pages are known, and no request is"
-            " waiting. This run fetches only what is not filtered, such as start requests, and"
-            " pages linked from there that are eligible again. To start over, %s; to fetch pages"
-            " again after some time, set BLOOM_WINDOW.",
-            place,
-            f"{known:,}",
-            way,
+        self.warn(
+            f"{place}: an earlier run has finished this crawl: {known:,} pages are known, and no"
+            f" request is waiting. This run fetches only what is not filtered, such as start"
+            f" requests, and pages linked from there that are eligible again. To start over, {way};"
+            f" to fetch pages again after some time, set BLOOM_WINDOW."
         )
 
     def check_failed(self, request: Request, error: Exception) -> None:
