@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, compress
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -59,43 +59,35 @@ class Filter(Protocol):
         """Make fingerprints eligible again; return for each whether it was there."""
 
 
-class Recent:
-    """Marks that this run remembers itself, for the length of the window if there is one.
+class Recent(dict[bytes, float]):
+    """Marks that this run remembers itself, each with when it was added, by ``time.time()``.
 
-    :param window: in seconds; None for no limit.
-
-    Attributes:
-        since: when each was added, by ``time.time()``; only its methods may change this.
+    :param window: for how many seconds; None for no limit.
     """
 
     def __init__(self, window: float | None) -> None:
+        super().__init__()
         self._window = inf if window is None else window
-        self.since: dict[bytes, float] = {}
 
     def has(self, mark: bytes, max_age: float | None = None) -> bool:
         """Return whether a mark was added less than `max_age`, or the window, seconds ago."""
-        since = self.since.get(mark)
+        since = self.get(mark)
         if since is None:
             return False
         return time.time() - since < (self._window if max_age is None else max_age)
 
-    def update(self, marks: Iterable[bytes]) -> None:
+    def add(self, marks: Collection[bytes]) -> None:
         """Add marks."""
+        self.discard(marks)  # so that the oldest stay first
         now = time.time()
-        for mark in marks:
-            self.since.pop(mark, None)  # so that the oldest stay first
-            self.since[mark] = now
-        while self.since and now - next(iter(self.since.values())) >= self._window:
-            del self.since[next(iter(self.since))]
+        self.update(dict.fromkeys(marks, now))
+        while self and now - next(iter(self.values())) >= self._window:
+            del self[next(iter(self))]
 
     def discard(self, marks: Iterable[bytes]) -> None:
         """Remove marks, if present."""
         for mark in marks:
-            self.since.pop(mark, None)
-
-    def clear(self) -> None:
-        """Remove all marks."""
-        self.since.clear()
+            self.pop(mark, None)
 
 
 class Session:
@@ -173,7 +165,7 @@ class Session:
         return verdict
 
     def _seen(self, fingerprint: bytes, max_age: float | None) -> bool:
-        if self.failed.since and self.failed.has(fingerprint, max_age):
+        if self.failed and self.failed.has(fingerprint, max_age):
             return True
         if max_age is None:
             return self.filter.add(fingerprint)
@@ -248,7 +240,7 @@ class Session:
         """
         marks = [*compress(page, marked)]
         if failed:
-            self.failed.update(marks)
+            self.failed.add(marks)
             if marks:
                 self._report.add(stats.FAILED)
         else:

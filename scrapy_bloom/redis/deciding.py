@@ -116,7 +116,7 @@ class Decider:
         if fingerprint is not None and missing is not None:
             self._report.count(judged.verdict, judged.steps)
             marks = (*dict.fromkeys((fingerprint, missing)),)
-        self._held.update(marks)
+        self._held.add(marks)
         self._in_flight.hold(request, error, marks)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
@@ -283,7 +283,7 @@ class Decider:
         marked = {*filter(self._is_marked, page)}
         self._held.discard(page)
         if failed:
-            self._session.failed.update(marked)
+            self._session.failed.add(marked)
         return marked
 
     def _go_on(self) -> None:

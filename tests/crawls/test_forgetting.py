@@ -329,7 +329,7 @@ def test_failed_pages_are_remembered_no_longer_than_the_window(monkeypatch):
         session.check(page(number))
         session.forget(page(number), failed=True)
         now += 3600
-    assert len(session.failed.since) == 24
+    assert len(session.failed) == 24
     assert session.check(page(99)) is SEEN
     session.close()
 
