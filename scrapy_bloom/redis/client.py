@@ -255,11 +255,7 @@ class Server:
                 "protocol": 2,
             },
         )
-        try:
-            sentinels.discover_master(service)
-        except MasterNotFoundError:
-            if not any(map(_answers, sentinels.sentinels)):
-                raise redis.ConnectionError("none of the Sentinels answers") from None
+        sentinels.discover_master(service)
         return sentinels.master_for(service, **options, db=int(database or 0))
 
 
@@ -271,14 +267,6 @@ def _is_clustered(client: Any) -> bool:
         return bool(info.get("cluster_enabled"))
     except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False
-
-
-def _answers(client: Any) -> bool:
-    try:
-        client.ping()
-    except redis.RedisError as error:
-        return _is_reply(error)
-    return True
 
 
 def _is_reply(error: Exception) -> bool:

@@ -65,7 +65,7 @@ class Decider:
         session: Session,
         queue: SharedQueue,
         in_flight: InFlight,
-        ledger: Ledger[Taken],
+        ledger: Ledger,
         report: Report,
         window: float | None,
     ) -> None:

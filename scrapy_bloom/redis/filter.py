@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import KNOWN, Call, Loss, SharedKey, Surprise, ask, delete
 from scrapy_bloom.redis.member import Entry
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK: Final = 0.1  # seconds between looks at leases
-_STILL: Final = 3  # missed heartbeats after which it is logged that a lease is waited for
 
 
 class RedisFilter:
@@ -213,7 +211,7 @@ class RedisFilter:
                 try:
                     return ask(self.worker, self._key, self.shared.epoch, self.shared.probe, batch)
                 except Surprise as surprise:  # noqa: PERF203 - rare
-                    self._begin_again(surprise)
+                    self._reopen(surprise)
 
         asked = list(fingerprints)
         seen: dict[bytes, bool] = {}
@@ -291,20 +289,17 @@ class RedisFilter:
         self.shared.leave()
         own = {self.shared.name}
         leases = delete(self.worker, self._key, own, note=False)
-        patience, waits = time.monotonic() + _STILL * upkeep.LEASE / upkeep.BEATS, False
+        if leases:
+            logger.info(
+                "%s: waiting for the lease of worker %s to end, at most %.0f s.",
+                *(self.shared.place, *max(leases.items(), key=itemgetter(1))),
+            )
         while leases:
             time.sleep(_LOOK)
             left = delete(self.worker, self._key, own, note=False)
             if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
                 return False  # that worker lives, or has just arrived
             leases = left
-            if leases and not waits and time.monotonic() > patience:
-                waits = True
-                logger.info(
-                    "%s: worker %s does not renew its lease, and was probably killed. Waiting until"
-                    " it ends: at most %.0f s.",
-                    *(self.shared.place, *max(leases.items(), key=itemgetter(1))),
-                )
         return True
 
     def close(self) -> None:
@@ -374,11 +369,11 @@ class RedisFilter:
                 verdicts = self.shared.call(call).verdicts
             except Surprise as surprise:  # noqa: PERF203 - rare
                 ambiguous = True
-                self._begin_again(surprise)
+                self._reopen(surprise)
             else:
                 return [seen and not ambiguous for _, seen in verdicts]
 
-    def _begin_again(self, surprise: Surprise) -> None:
+    def _reopen(self, surprise: Surprise) -> None:
         """Forget what this worker knows, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.

@@ -35,7 +35,7 @@ from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.deciding import Decider
 from scrapy_bloom.redis.ledger import Ledger
-from scrapy_bloom.redis.member import Entry, Taken
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import UNANSWERED, Exchange
@@ -99,7 +99,7 @@ class SharedFrontier:
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report, by_host=by_host)
         self._in_flight = InFlight(engine, report)
-        self._ledger: Ledger[Taken] = Ledger()
+        self._ledger: Ledger = Ledger()
         self._decider = Decider(
             session, self._queue, self._in_flight, self._ledger, report, settings[WINDOW]
         )
@@ -379,7 +379,7 @@ class SharedFrontier:
             void = self._turns.take_all()
             for slot, until in self._turns.holds.items():
                 self._queue.hold(slot, until)
-            if exchange.begin_again:  # offer again what the server may have lost
+            if exchange.start_over:  # offer again what the server may have lost
                 self._turns.start_over()
                 self._decider.start_over(void)
                 starts = Deferred.fromCoroutine(self._starts.run())

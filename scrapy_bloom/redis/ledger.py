@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from scrapy_bloom.redis.member import Taken
 
 
-class Ledger(Generic[T]):
+class Ledger:
     """Questions and pages that are done, in the order in which they came.
 
     Whoever reports pages does so in three steps, since their items are to be written first::
@@ -28,7 +27,7 @@ class Ledger(Generic[T]):
     def __init__(self) -> None:
         self._numbers = count()
         self._questions: dict[int, None] = {}  # without an answer, oldest first
-        self._pages: deque[tuple[int, T]] = deque()
+        self._pages: deque[tuple[int, Taken]] = deque()
 
     def __len__(self) -> int:
         """Return how many pages are done and not reported."""
@@ -49,7 +48,7 @@ class Ledger(Generic[T]):
         """Record that a question was answered. Others may have come before it."""
         del self._questions[question]
 
-    def add(self, pages: Iterable[T]) -> None:
+    def add(self, pages: Iterable[Taken]) -> None:
         """Record pages that are done."""
         number = next(self._numbers)
         self._pages.extend((number, page) for page in pages)
@@ -60,7 +59,7 @@ class Ledger(Generic[T]):
         until = next(iter(self._questions), now)
         return until if self._pages and self._pages[0][0] < until else None
 
-    def take(self, until: int) -> Iterator[T]:
+    def take(self, until: int) -> Iterator[Taken]:
         """Yield the pages that could be reported when :meth:`due` was called, oldest first."""
         while self._pages and self._pages[0][0] < until:
             yield self._pages.popleft()[1]

@@ -48,7 +48,7 @@ class Exchange:
         call: the call to make; None if there is none.
         answer: to the call.
         void: whether what was taken before is no longer ours: others have it, or it is lost.
-        begin_again: whether the server has lost something. Everything that this worker has taken
+        start_over: whether the server has lost something. Everything that this worker has taken
             and not begun must then be offered again, and ``start()`` must run again.
         error: why there is no answer. The call is made again with the next exchange.
     """
@@ -56,7 +56,7 @@ class Exchange:
     call: Call | None
     answer: Answer = UNANSWERED
     void: bool = False
-    begin_again: bool = False
+    start_over: bool = False
     error: BloomError | None = None
 
 
@@ -224,7 +224,7 @@ class SharedQueue:
                 except Surprise as surprise:
                     self._surprise = surprise
             if self._surprise is not None:
-                self._begin_again(self.shared, self._surprise, exchange)
+                self._reopen(self.shared, self._surprise, exchange)
         except BloomError as error:
             exchange.error = error
         except Surprise as deleted:
@@ -285,7 +285,7 @@ class SharedQueue:
         self._taken.discard(taken)
         return ours
 
-    def _begin_again(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
+    def _reopen(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
         """Open the key again. :meth:`settle` then lets the entries of the call be sent anew."""
         if surprise.kind is Loss.DELETED:
             raise surprise
@@ -293,8 +293,8 @@ class SharedQueue:
         self._surprise = None
         exchange.void = True
         # Taken for dead, but the server may have lost something since then.
-        exchange.begin_again = surprise.kind is not Loss.DEAD or not whole
-        if exchange.begin_again:
+        exchange.start_over = surprise.kind is not Loss.DEAD or not whole
+        if exchange.start_over:
             logger.warning(
                 "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
                 " again. Every page that start() or another page links to is still fetched.",

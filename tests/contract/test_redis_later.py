@@ -77,16 +77,6 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     assert left(server, key) == (0, 3, 0)
 
 
-def test_the_page_of_a_request_that_waits_is_seen(join):
-    worker = join()
-    worker.offer("a", wait=60)
-    assert worker.say() == ["a"]
-    other = join()
-    other.offer("a")
-    assert other.say() == []
-    assert other.queue.counts.waiting == 1
-
-
 def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock):
     worker = join()
     worker.offer(*range(120), wait=60)
@@ -108,26 +98,6 @@ def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
     worker.say()
     set_clock(NOW + 10 + NEAR)
     assert names(worker.exchange(1).answer.taken) == ["a"]
-
-
-def test_a_repeated_call_makes_a_request_wait_once(server, key, join):
-    worker = join()
-    worker.offer("a", wait=60)
-    call = worker.queue.prepare(0).call
-    worker.queue.shared.call(call)
-    worker.queue.shared.unanswered, worker.queue.shared._answered = call, 0  # noqa: SLF001 - the reply was lost
-    worker.queue.shared.call(call)
-    assert server.client().zcard(beginning(key) + "later") == 1
-
-
-def test_requests_that_vanish_while_they_wait_are_noticed(server, key, join):
-    worker = join()
-    worker.offer("a", wait=60)
-    worker.say()
-    server.client().delete(beginning(key) + "later")
-    assert worker.exchange().begin_again
-    worker.offer("a")
-    assert worker.say() == ["a"]
 
 
 def test_waiting_requests_are_deleted_with_the_others(server, key, join):
@@ -174,18 +144,6 @@ def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
     assert not worker.exchange(9).answer.taken
     set_clock(NOW + 60 + NEAR)
     assert names(worker.exchange(9).answer.taken) == ["a1"]
-
-
-@pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
-def test_lost_turns_keep_holds(server, key, join, lost):
-    worker = join()
-    worker.offer("a1", "a2", slot="a")
-    worker.offer("b", slot="b")
-    worker.say()
-    hold(worker, b"a", 60)
-    server.client().delete(beginning(key) + lost)
-    assert names(worker.exchange(9).answer.taken) == ["b"]
-    assert not worker.queue.surprises
 
 
 def test_nothing_that_moves_a_turn_ends_a_hold(join):

@@ -164,27 +164,14 @@ def test_a_server_of_another_protocol_has_not_answered():
         b"-MASTERDOWN Link with MASTER is down\r\n",
     ],
 )
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:{}/1", "sentinel://127.0.0.1:{}/service"])
-def test_a_server_that_is_loading_has_answered(url, reply):
+def test_a_server_that_is_loading_has_answered(reply):
     with Answering(reply) as port:
-        reader = Worker(Server(url.format(port)), 2.0)
+        reader = Worker(Server(f"redis://127.0.0.1:{port}/1"), 2.0)
         for _ in range(2):
             with pytest.raises(BackendError) as raised:  # noqa: PT012 - whichever is the first
                 reader.connect()
                 reader.run("open", "key", probe=True)
             assert raised.value.temporary, raised.value
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_sentinel_that_knows_no_master_has_answered():
-    with Answering(b"*0\r\n") as port:
-        reader = Worker(Server(f"sentinel://127.0.0.1:1,127.0.0.1:{port}/service"), 2.0)
-        reader.connect()
-        for _ in range(2):
-            with pytest.raises(BackendError, match=r"/service: No master found for 'service'\.$"):
-                reader.run("open", "key", probe=True)
-    error = unreached("sentinel://127.0.0.1:1,127.0.0.1:2/service")
-    assert "none of the Sentinels answers. Nothing has answered there" in str(error)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -295,23 +295,6 @@ def test_a_foreign_value_in_place_of_a_queue_is_refused_and_left(server, join, k
     assert server.client().keys(f"{key}*") == [name.encode()]
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ({"project": "other"}, "project 'p', not 'other'"),
-        ({"spider": "other"}, "spider 's', not 'other'"),
-        ({"order": "lifo pickle"}, "order 'fifo', not 'lifo pickle'"),
-    ],
-)
-def test_a_worker_of_another_crawl_is_refused(server, join, key, other, words):
-    worker = join(key)
-    worker.offer(1)
-    worker.say()
-    with pytest.raises(StateError, match=words):
-        join(key, **other)
-    assert left(server, key) == (1, 0, 0)
-
-
 def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join, key):
     """Its next request would be dropped, though its page is eligible again."""
     worker = join(key)

@@ -248,20 +248,6 @@ def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
     assert left(server, key) == (0, 6, 0)
 
 
-def test_lost_turns_are_rebuilt_in_portions(server, join, key):
-    worker = join(key, UNPACED)
-    for host in range(1200):
-        worker.offer(host, slot=f"host {host}")
-    worker.say()
-    server.client().delete(beginning(key) + "turns")
-    sizes = []
-    while len(turns_of(server, key)) < 1200:
-        worker.exchange()
-        sizes.append(len(turns_of(server, key)))
-    assert len(sizes) > 1
-    assert sorted(map(int, worker.drain())) == [*range(1200)]
-
-
 def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_start(
     server, join, key
 ):
@@ -272,6 +258,7 @@ def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_s
     client, name = server.client(), beginning(key) + "turns"
     client.delete(name)
     worker.exchange()
+    assert 0 < len(turns_of(server, key)) < 1200  # a portion with each call
     client.delete(name)
     for _ in range(5):
         worker.exchange()

@@ -337,7 +337,7 @@ class Crawler:
             self.child_done(entry.source)
         void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
         self.ready = [taken for taken in self.ready if taken not in void]
-        if settled.begin_again:
+        if settled.start_over:
             for taken in void:
                 self.offer(int(taken.body), None)
             if self.world.again:
