@@ -12,10 +12,10 @@ from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy_bloom.errors import BackendError, FilterLostError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import KNOWN, Call, Loss, SharedKey, Surprise, ask, delete
+from scrapy_bloom.redis.key import KNOWN, Call, SharedKey, Surprise, ask, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
@@ -378,17 +378,11 @@ class RedisFilter:
 
         :raises FilterLostError: if a user has deleted it.
         """
-        try:
-            whole = self.shared.open()
-        except Surprise as deleted:
-            raise FilterLostError(
-                f"{self.shared.place}: the filter was deleted while this worker used it."
-            ) from deleted
+        lost = self.shared.reopen(surprise)
         self._surprises += 1
-        if surprise.kind is not Loss.DEAD or not whole:
+        if lost:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
-                self.shared.place,
-                surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
+                *(self.shared.place, lost),
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,6 @@ from scrapy_bloom.redis.reporting import (
     log_unreadable,
     log_waiting,
     report_crawl,
-    report_state,
     warn_of_failed,
     write_stats,
 )
@@ -202,7 +200,7 @@ class SharedFrontier:
 
     async def close(self) -> bool:
         """Send what is left, put back what was not begun; return whether everything is stored."""
-        self._closing, worker = True, self._queue.worker
+        self._closing = True
         self._starts.stop()
         self._timer.cancel()
         self._turn_timer.cancel()
@@ -221,7 +219,8 @@ class SharedFrontier:
         finally:
             write_stats(self._report, self._queue, later=self._memory.later)
             warn_of_failed(self._report, self._queue)
-            await run_beside(partial(report_state, self._report, worker, self._queue.key))
+            shared, usable = self._queue.shared, self._queue.worker.usable.is_set()
+            self._report.describe(shared.info() if shared is not None and usable else None)
             await run_beside(self._queue.close)
         return stored and not self._queue.offering
 
@@ -318,7 +317,7 @@ class SharedFrontier:
         if self._queue.has_work:
             self._soon()
         if self._ledger or len(self._in_flight):
-            self._soon(self._pacing.until_report())
+            self._soon(upkeep.PATIENT)
         if self._pacing.is_low:
             self._soon(self._pacing.until_look())
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
@@ -194,7 +194,7 @@ class SharedKey:
         """Find what is there or create it, take a new name, and forget everything known.
 
         :returns: whether the server still has all that it has told this worker; False at first.
-        :raises Surprise: if the user has deleted what this worker used. Nothing is created then.
+        :raises FilterLostError: if a user has deleted what this worker used. Nothing is created.
         """
         first = self.plan.next([])
         order = self.plan.order.partition(" ")[0]
@@ -218,7 +218,7 @@ class SharedKey:
             probe=True,
         )
         if word == b"deleted":
-            raise Surprise(Loss.DELETED)
+            raise FilterLostError(f"{self.place}: it was deleted while this worker used it.")
         if word == b"type":
             kind, name = parts[1].decode(), parts[0].decode()
             raise refusal(self.place, f"found a {kind} under {name!r} that is not ours")
@@ -226,6 +226,18 @@ class SharedKey:
         self._take_over(State.read(dict(zip(FIELDS, parts[2:], strict=True)), self.place))
         self.rename(name, answered=0 if whole else -1)
         return whole
+
+    def reopen(self, surprise: Surprise) -> str:
+        """Open it again after a surprise.
+
+        :returns: what the server has lost; empty if it has only taken this worker for dead.
+        :raises FilterLostError: as :meth:`open`.
+        """
+        whole = self.open()
+        if surprise.kind is not Loss.DEAD:
+            return str(surprise)
+        # It may have lost something since then.
+        return "" if whole else Loss.LOST.value
 
     def _take_over(self, state: State) -> None:
         if differences := self.plan.differences(state.plan):
@@ -268,7 +280,7 @@ class SharedKey:
         """Make a call; if it was not answered, pass the same object again.
 
         :raises BackendError: if there was no answer. Make this very call again before any other.
-        :raises Surprise: as described there; then call :meth:`open`.
+        :raises Surprise: as described there; then call :meth:`reopen`.
         """
         if call is not self.unanswered:
             assert self.unanswered is None  # noqa: S101 - its number would be skipped

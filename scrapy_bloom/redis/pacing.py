@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.redis.upkeep import GATHER, LINGER, PATIENT, POLL, SLOWEST_POLL
+from scrapy_bloom.redis.upkeep import GATHER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
@@ -119,10 +119,6 @@ class Pacing:
     def until_urgent(self) -> float:
         """Return the seconds until something should be sent that cannot wait for long."""
         return max(0.0, self._called + GATHER - time.monotonic())
-
-    def until_report(self) -> float:
-        """Return the seconds until done pages should be reported."""
-        return PATIENT if self._is_patient else LINGER
 
     def until_look(self) -> float:
         """Return the seconds until the queue should be asked for requests."""

@@ -17,7 +17,7 @@ from scrapy_bloom.redis.project import (
     project_of,
     server_of,
 )
-from scrapy_bloom.redis.reporting import report_opened, report_state
+from scrapy_bloom.redis.reporting import report_opened
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.signals import forget_page
 
@@ -121,4 +121,4 @@ class SharedFilter:
         self._filter.close()
 
     def _describe(self) -> None:
-        report_state(self._report, self._filter.worker, self._key)
+        self._report.describe(self._filter.shared.info() if self._filter.usable else None)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError, BloomError, FilterLostError
+from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import Counts
-from scrapy_bloom.redis.key import RISKY, Answer, Call, Loss, SharedKey, Surprise
+from scrapy_bloom.redis.key import RISKY, Answer, Call, SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
@@ -224,14 +224,18 @@ class SharedQueue:
                 except Surprise as surprise:
                     self._surprise = surprise
             if self._surprise is not None:
-                self._reopen(self.shared, self._surprise, exchange)
+                lost = self.shared.reopen(self._surprise)
+                self._surprise = None
+                exchange.void, exchange.start_over = True, bool(lost)
+                if lost:
+                    logger.warning(
+                        "%s: %s. This worker starts over: it runs start() again, and pages may be"
+                        " fetched again. Every page that start() or another page links to is still"
+                        " fetched.",
+                        *(self.shared.place, lost),
+                    )
         except BloomError as error:
             exchange.error = error
-        except Surprise as deleted:
-            exchange.error = FilterLostError(
-                f"Redis at {self.worker.address}, key {self.key}: the crawl was deleted"
-                f" while this worker was running ({deleted})."
-            )
 
     def settle(self, exchange: Exchange) -> Exchange:
         """Apply the outcome of an exchange, and return it."""
@@ -284,20 +288,3 @@ class SharedQueue:
         ours = taken in self._taken
         self._taken.discard(taken)
         return ours
-
-    def _reopen(self, shared: SharedKey, surprise: Surprise, exchange: Exchange) -> None:
-        """Open the key again. :meth:`settle` then lets the entries of the call be sent anew."""
-        if surprise.kind is Loss.DELETED:
-            raise surprise
-        whole = shared.open()
-        self._surprise = None
-        exchange.void = True
-        # Taken for dead, but the server may have lost something since then.
-        exchange.start_over = surprise.kind is not Loss.DEAD or not whole
-        if exchange.start_over:
-            logger.warning(
-                "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
-                " again. Every page that start() or another page links to is still fetched.",
-                shared.place,
-                surprise if surprise.kind is not Loss.DEAD else Loss.LOST.value,
-            )

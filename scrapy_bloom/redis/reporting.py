@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
@@ -64,15 +63,6 @@ def report_opened(
     if restored and changed:
         report.warn(changed)
     return state
-
-
-def report_state(report: Report, worker: Worker, key: str) -> None:
-    """Write the state of a filter to the stats, if the server can be used."""
-    info = None
-    if worker.usable.is_set():
-        with suppress(BloomError):  # logged when the outage began
-            info = Reader(worker, key).info()
-    report.describe(info)
 
 
 def report_crawl(report: Report, session: Session, queue: SharedQueue, *, windowed: bool) -> None:

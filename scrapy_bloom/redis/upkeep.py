@@ -14,11 +14,8 @@ tests shorten it.
 BEATS: Final = 15
 """Heartbeats in a lease, if a worker has nothing else to say."""
 
-BEAT_IN_OUTAGE: Final = 0.25
-"""Between heartbeats while the server does not answer."""
-
 RETRY: Final = 0.25
-"""Between calls during an outage."""
+"""Between calls, and between heartbeats, while the server does not answer."""
 
 FIRST_ANSWER: float = 30.0
 """A server that has not answered once in so long counts as a wrong address."""
@@ -29,11 +26,9 @@ WARN: Final = 60.0
 GATHER: Final = 0.05
 """Between calls while there is enough to fetch, so that they carry more."""
 
-LINGER: Final = 0.2
-"""For so long a done page may wait for a call to be reported with."""
-
 PATIENT: Final = 0.25
-"""The same while all that waits has to wait for its turn."""
+"""For so long a done page may wait for a call to be reported with, and anything that is sent while
+all that waits has to wait for its turn."""
 
 POLL: Final = 0.05
 """Between the first two looks at an empty queue. The time doubles with each look."""

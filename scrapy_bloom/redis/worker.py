@@ -210,9 +210,7 @@ class Worker:
             self.client.close()
 
     def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
-        while not stop.wait(
-            upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.BEAT_IN_OUTAGE
-        ):
+        while not stop.wait(upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.RETRY):
             try:
                 beat()
             except BackendError:  # noqa: PERF203 - after a call over the network

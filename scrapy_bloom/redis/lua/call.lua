@@ -47,7 +47,7 @@ local number, answered, lease, want, room, retry, most, risk, risky, own_delay, 
 local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
 
-local digits, ids = '', ''
+local digits, ids, text = '', '', fields[3]
 local counts, handed_out  -- known if this call has just been carried out
 read_marks(fields[3], epoch, fields[4], fields[5])
 local next_turn, queued, failed_now = 0, 0, 0
@@ -77,7 +77,7 @@ local function answer()
   for i = 1, #rows, 2 do
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
-  return {'ok', report, digits, table.concat(left_alone), fields[3], unpack(handed_out or read_handed_out())}
+  return {'ok', report, digits, table.concat(left_alone), text, unpack(handed_out or read_handed_out())}
 end
 local well, heard_since = hear(fields[10], lease)
 if number == last then
@@ -317,7 +317,8 @@ local function carry_out()
     end
   end
   if #probes > 0 then
-    call('HSET', header, 'slices', write_slices(slices), 'forgotten', string.format('%.0f', forgotten))
+    text = write_slices(slices)
+    call('HSET', header, 'slices', text, 'forgotten', string.format('%.0f', forgotten))
   end
   if own_delay > tonumber(fields[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
   counts = {count('a:' .. worker, digits .. ' ' .. ids)}

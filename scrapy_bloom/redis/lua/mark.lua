@@ -16,9 +16,9 @@ local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
 
 read_marks(fields[3], epoch, fields[4], fields[5])
-local digits
+local digits, text = nil, fields[3]
 local function answer()
-  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0', forgotten, seconds_left()), digits, '', fields[3]}
+  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0', forgotten, seconds_left()), digits, '', text}
 end
 if number == last then
   digits = call('HGET', header, 'a:' .. worker):match('^%d*')
@@ -34,7 +34,8 @@ if kind then return {'slices', fields[3], kind} end
 local function carry_out()
   if #over > 0 then drop(over) end
   digits = judge(letters, probes, max_ages)
-  call('HSET', header, 'a:' .. worker, digits .. ' ', 'slices', write_slices(slices))
+  text = write_slices(slices)
+  call('HSET', header, 'a:' .. worker, digits .. ' ', 'slices', text)
   if letters ~= '' then call('HSET', header, 'forgotten', format('%d', forgotten)) end
 end
 
