@@ -6,7 +6,6 @@ import logging
 import pickle
 import sqlite3
 import time
-from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -129,8 +128,11 @@ class LocalFrontier:
         """Store a request with its mark; return False if it is a duplicate."""
         due = pop_due(request, self._report)
         if not request.dont_filter and self._session.check(request) is SEEN:
-            if self._in_flight.held:
-                self._note_duplicate(request)
+            if (
+                self._in_flight.held
+            ):  # one of these is lost at a stop, with the pages that led to it
+                for mark in self._marks_of(request):
+                    self._in_flight.note_duplicate(request, mark)
             self._arm()
             return False
         error = self._later.push(request, due) if due else self._queues.push(request)
@@ -263,23 +265,18 @@ class LocalFrontier:
             report_rest(self._report, len(self) - self._ready, self._later.next_due)
         raise DontCloseSpider
 
-    def _note_duplicate(self, request: Request) -> None:
-        """Keep the pages that led to a duplicate of a held request, which is lost at a stop."""
-        with suppress(Exception):  # an unchecked request was not dropped
-            for mark in self._session.marks_of(request):
-                self._in_flight.note_duplicate(request, mark)
-
     def _hold(self, request: Request, error: Exception, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
-        marks: tuple[bytes, ...] = ()
-        if not request.dont_filter:
-            try:
-                marks = self._session.marks_of(request)
-            except Exception:  # noqa: BLE001 - not checked either, so not marked
-                marks = ()
+        marks = () if request.dont_filter else self._marks_of(request)
         self._in_flight.hold(request, error, marks)
         self._store.marks.withheld_changed(marks)
         self._memory.push(request, due)
+
+    def _marks_of(self, request: Request) -> tuple[bytes, ...]:
+        try:
+            return self._session.marks_of(request)
+        except Exception:  # noqa: BLE001 - not checked either, so not marked
+            return ()
 
     # Commits
 
