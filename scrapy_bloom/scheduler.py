@@ -214,7 +214,7 @@ class Scheduler(ScrapyScheduler):
         classes = QueueClasses(self.pqclass, plain, start)
         report, unclean = self.df.report, self.df.unclean
         return LocalFrontier(
-            self.crawler, self.spider, report, Path(folder), classes, unclean=unclean
+            self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
         )
 
     def _open_shared(self) -> SharedFrontier:

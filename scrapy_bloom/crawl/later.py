@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted, read_age
@@ -98,14 +98,18 @@ class Waiting(Generic[T]):
 
 
 class Memory:
-    """Requests that cannot be stored: they wait in this process, and come back oldest first."""
+    """Requests that cannot be stored: they wait in this process.
 
-    def __init__(self) -> None:
-        self._due: deque[Request] = deque()
+    :param queue: Scrapy's queue, which orders those that may be sent; else the oldest comes first.
+    """
+
+    def __init__(self, queue: Any = None) -> None:
+        self._queue = queue
+        self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
         self._waiting: Waiting[Request] = Waiting()
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._waiting)
+        return len(self._due) + len(self._queue or ()) + len(self._waiting)
 
     def push(self, request: Request, due: float) -> None:
         """Add a request.
@@ -115,13 +119,20 @@ class Memory:
         if due:
             self._waiting.push(due, request)
         else:
+            self._add(request)
+
+    def _add(self, request: Request) -> None:
+        try:
+            (self._due.append if self._queue is None else self._queue.push)(request)
+        except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
             self._due.append(request)
 
     @property
     def is_due(self) -> bool:
         """Whether one may be sent."""
-        self._due.extend(self._waiting.pop_due(len(self._waiting)))
-        return bool(self._due)
+        for request in self._waiting.pop_due(len(self._waiting)):
+            self._add(request)
+        return bool(self._due or self._queue)
 
     def pop(self, held_until: Callable[[Request], float]) -> Request | None:
         """Remove and return the next one that may be sent, None if none may.
@@ -129,7 +140,7 @@ class Memory:
         :param held_until: returns until when the slot of a request is left alone, 0 if it is not.
         """
         while self.is_due:
-            request = self._due.popleft()
+            request: Request = self._due.popleft() if self._due else self._queue.pop()
             if not (until := held_until(request)):
                 return request
             self._waiting.push(until, request)

@@ -71,6 +71,7 @@ class LocalFrontier:
     :param report: writes to stats and log.
     :param folder: the job directory.
     :param classes: Scrapy's queues, as chosen by the settings.
+    :param memory: Scrapy's queue for requests that cannot be stored.
     :param unclean: whether the last run was killed, and its files were moved away.
     :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
     """
@@ -82,6 +83,7 @@ class LocalFrontier:
         report: Report,
         folder: Path,
         classes: QueueClasses,
+        memory: Any,
         *,
         unclean: bool,
     ) -> None:
@@ -97,7 +99,7 @@ class LocalFrontier:
                 take_over(job, settings, classes.plain, classes.start, digests=digests)
             job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
-            self._later = Later(job.store, self._queues, engine)
+            self._later = Later(job.store, self._queues, engine, memory)
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = self._waited = False

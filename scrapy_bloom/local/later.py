@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.engine import Timer
 from scrapy_bloom.crawl.later import Holds, Memory, Waiting
@@ -78,15 +78,16 @@ class Later:
     :param store: of the job.
     :param queues: where requests go when their time has come.
     :param engine: is woken then.
+    :param memory: Scrapy's queue for requests that cannot be stored.
 
     Attributes:
         memory: requests that cannot be stored.
     """
 
-    def __init__(self, store: Store, queues: Queues, engine: Engine) -> None:
+    def __init__(self, store: Store, queues: Queues, engine: Engine, memory: Any = None) -> None:
         self._store, self._queues, self._engine = store, queues, engine
         self._rows: Waiting[int] = Waiting()
-        self.memory = Memory()
+        self.memory = Memory(memory)
         self._holds: Holds[str] = Holds()
         self._room = _ASIDE
         self._timer = Timer(engine.wake)

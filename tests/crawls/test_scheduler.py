@@ -136,12 +136,14 @@ class Ordering(Follower):
     def parse(self, response):  # noqa: ARG002 - Scrapy's call
         chance = random.Random(1)
         scheduler = scheduler_of(self.crawler)
+        callback = (lambda _: None) if self.settings.getbool("HELD") else None
         for number in range(600):
             if number < 400 and chance.random() < 0.7:
                 host = chance.choice(("one", "two", "three"))
                 scheduler.enqueue_request(
                     Request(
                         f"http://{host}.example/{number}",
+                        callback,
                         priority=chance.randrange(3),
                         meta={"is_start_request": chance.random() < 0.3},
                     )
@@ -156,6 +158,7 @@ class Ordering(Follower):
     [
         {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY, "SCHEDULER_START_DISK_QUEUE": None},
         {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT},
+        {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT, "HELD": True},  # in memory, for want of a name
         {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_START_DISK_QUEUE": LIFO},
     ],
 )
