@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Final
 from urllib.parse import quote_plus
@@ -41,12 +41,18 @@ class Pipeline:
         self.origin = lru_cache(_MAX_ORIGINS)(self._origin)
         self._may_drop = _search_for_dropped(self._of_query, rule)
 
-    def take(self, parts: Parts) -> list[tuple[str, Parts]]:
-        """Take the steps.
+    def take(self, parts: Parts, steps: Sequence[Step] | None = None) -> list[tuple[str, Parts]]:
+        """Take the steps, or only those given.
 
         :return: for each step that changes something, its name and the parts after it.
         """
-        return self._take_each(self._steps, parts)
+        taken = []
+        for step in self._steps if steps is None else steps:
+            changed = step.change(parts, self._params)
+            if changed is not parts:
+                parts = changed
+                taken.append((step.name, parts))
+        return taken
 
     def _origin(self, scheme: str, host: str, port: str) -> tuple[str, str, tuple[str, ...]]:
         """Return host and port as the steps change them, and the names of those that do.
@@ -63,17 +69,8 @@ class Pipeline:
         """Return a canonical query without what the steps drop, and the names of those that do."""
         if not query or self._may_drop is None or self._may_drop(f"&{query}") is None:
             return query, ()
-        taken = self._take_each(self._of_query, Parts("", "", "", "", "", query, None))
+        taken = self.take(Parts("", "", "", "", "", query, None), self._of_query)
         return (taken[-1][1].query or "", names_of(taken)) if taken else (query, ())
-
-    def _take_each(self, steps: list[Step], parts: Parts) -> list[tuple[str, Parts]]:
-        taken = []
-        for step in steps:
-            changed = step.change(parts, self._params)
-            if changed is not parts:
-                parts = changed
-                taken.append((step.name, parts))
-        return taken
 
 
 def names_of(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
