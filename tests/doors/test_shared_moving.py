@@ -137,37 +137,31 @@ def fill(server, key, numbers):
         server.client().zadd(f"{key}:requests", {body: -number})
 
 
-def test_marks_of_scrapy_redis_are_added_where_they_mean_the_same(server, key, bloom):
-    fill(server, key, range(30))
-    pages = [Request(f"http://example.com/{number}") for number in range(60)]
-    marks = [TheirFingerprints().fingerprint(request).hex() for request in pages[:50]]
-    target, same = f"{server.url}#{key}:bloom", {"REQUEST_FINGERPRINTER_CLASS": TheirFingerprints}
-    line = f"copy {server.url}#{key}:requests {target} --spider {key}"
-    assert bloom(line, **same)[0] == 0
-    assert "pages seen     30" in bloom(f"info {target}", **same)[1]
-    code, lines, _ = bloom(f"add {target} -", stdin="\n".join(marks).encode(), **same)
-    assert (code, lines) == (0, ["20 pages marked; 30 marked before"])
-    assert bloom(f"queue {target}")[1][0] == "30 requests to be fetched, 0 of them in flight"
-
-
-def test_a_queue_with_a_request_that_cannot_be_read_is_not_copied(server, key, bloom):
-    """Its page would be lost, or all are written in another way."""
+def test_a_queue_is_copied_if_all_of_it_can_be_read_and_marks_that_mean_the_same_are_added(
+    server, key, bloom
+):
+    """A page whose request cannot be read would be lost, or all are written in another way."""
     fill(server, key, range(30))
     source, target = f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom"
-    nonsense = b"\x80nonsense"
+    same = {"REQUEST_FINGERPRINTER_CLASS": TheirFingerprints}
+    copied, nonsense = f"copy {source} {target} --spider {key}", b"\x80nonsense"
     server.client().zadd(f"{key}:requests", {nonsense: 7})
     for line, told in (
-        (f"copy {source} {target} --spider {key}", "found a request that cannot be read"),
+        (copied, "found a request that cannot be read"),
         (f"copy {source} {target}", "expected the name of its spider"),
         (f"copy {source} new --spider a", "expected the URL of a Redis server"),
     ):
-        code, _, (error,) = bloom(line)
+        code, _, (error,) = bloom(line, **same)
         assert (code, told in error) == (2, True)
     assert server.client().zcard(f"{key}:requests") == 31
     assert bloom(f"queue {target}")[0] == 2
     server.client().zrem(f"{key}:requests", nonsense)
-    done = bloom(f"copy {source} {target} --spider {key}")[1][0]
-    assert done.endswith("30 pages and 30 requests copied")
+    assert bloom(copied, **same)[1][0].endswith("30 pages and 30 requests copied")
+    pages = [Request(f"http://example.com/{number}") for number in range(50)]
+    marks = "\n".join(TheirFingerprints().fingerprint(page).hex() for page in pages).encode()
+    code, lines, _ = bloom(f"add {target} -", stdin=marks, **same)
+    assert (code, lines) == (0, ["20 pages marked; 30 marked before"])
+    assert bloom(f"queue {target}")[1][0] == "30 requests to be fetched, 0 of them in flight"
 
 
 # Back
