@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from scrapy.utils.request import RequestFingerprinterProtocol
+
 from scrapy_bloom.canonical import fingerprint
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
@@ -13,7 +15,6 @@ from scrapy_bloom.canonical.rules import (
     read_names,
     read_rules,
 )
-from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class CanonicalFingerprinter(fingerprint.CanonicalFingerprinter):
         drop_params: Iterable[str] = (),
         keep_params: Iterable[str] = (),
         rules: Mapping[str, Mapping[str, Any]] | Rules | None = None,
-        wrapped: Fingerprinter | None = None,
+        wrapped: RequestFingerprinterProtocol | None = None,
     ) -> None:
         if not isinstance(rules, Rules):
             rules = Rules.of(

@@ -11,14 +11,13 @@ from functools import cache
 from typing import Final, Literal
 
 from scrapy import Request
-from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
 from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.pipeline import names_of, pipelines
 from scrapy_bloom.canonical.rules import LEVELS, Rules
-from scrapy_bloom.canonical.scrapy_form import Fingerprinter
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class CanonicalFingerprinter:
         rules: the rules that it follows.
     """
 
-    def __init__(self, rules: Rules, wrapped: Fingerprinter | None = None) -> None:
+    def __init__(self, rules: Rules, wrapped: RequestFingerprinterProtocol | None = None) -> None:
         self.rules = rules
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipeline_of = pipelines(rules)
@@ -60,7 +59,9 @@ class CanonicalFingerprinter:
         self._warned = False
 
     @classmethod
-    def wrapping(cls, wrapped: Fingerprinter, rules: Rules) -> CanonicalFingerprinter:
+    def wrapping(
+        cls, wrapped: RequestFingerprinterProtocol, rules: Rules
+    ) -> CanonicalFingerprinter:
         """Return a fingerprinter that follows `wrapped`, the fingerprinter of a project.
 
         If the project chose this class, `wrapped` is returned: it has rules of its own. If the

@@ -13,21 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha1
 from json.encoder import encode_basestring_ascii as _as_json
-from typing import Protocol
 
 from scrapy import Request
 from scrapy.utils.python import to_unicode
+from scrapy.utils.request import RequestFingerprinterProtocol
 
 from scrapy_bloom.canonical import fast_path
 
 _GET = '{"body": "", "headers": {}, "method": "GET", '
-
-
-class Fingerprinter(Protocol):
-    """The method that Scrapy needs of a ``REQUEST_FINGERPRINTER_CLASS``."""
-
-    def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for `request`."""
 
 
 def digest(request: Request, url: str) -> bytes:
@@ -39,7 +32,7 @@ def digest(request: Request, url: str) -> bytes:
     return sha1(f'{head}"url": {_as_json(url)}}}'.encode(), usedforsecurity=False).digest()
 
 
-def agrees(scrapys: Fingerprinter) -> bool:
+def agrees(scrapys: RequestFingerprinterProtocol) -> bool:
     """Return whether this module and `scrapys` make the same fingerprints of all test requests."""
     try:
         return all(
