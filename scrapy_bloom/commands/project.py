@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -27,8 +27,6 @@ Marks: TypeAlias = tuple[Identity, Callable[[Sequence[bytes]], list[bool]]]
 
 It returns for each, in order, whether the filter had it.
 """
-
-_QUEUE: Final = "SCHEDULER_DISK_QUEUE"
 
 
 class Project:
@@ -100,7 +98,8 @@ class Project:
     @property
     def queue_kind(self) -> QueueKind:
         """What ``SCHEDULER_DISK_QUEUE`` stands for."""
-        return QueueKind.of(_QUEUE, load_object(self.scrapys[_QUEUE]))
+        setting = "SCHEDULER_DISK_QUEUE"
+        return QueueKind.of(setting, load_object(self.scrapys[setting]))
 
     @property
     def owner(self) -> dict[str, Any]:
