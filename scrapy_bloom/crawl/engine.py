@@ -254,10 +254,7 @@ class Downloads:
     @property
     def default(self) -> Pace:
         """The pace of slots that have no other."""
-        downloader = self._downloader
-        jitter = getattr(downloader, "_jitter", None)  # from Scrapy 2.19
-        if jitter is None:
-            jitter = 0.5 * bool(downloader.randomize_delay)
+        downloader, jitter = self._downloader, _jitter_of(self._downloader)
         if hasattr(downloader, "_delay"):  # from Scrapy 2.18; AutoThrottle sets it
             return Pace(float(downloader._delay), jitter)  # noqa: SLF001 - has no other name
         delay = self._settings.getfloat("DOWNLOAD_DELAY")
@@ -288,16 +285,13 @@ class Downloads:
         slot = self._downloader.slots.get(key)
         return slot is not None and (0 < slot.concurrency <= sent or bool(slot.queue))
 
-    def set_delay(self, key: str, delay: float) -> None:
-        """Set the delay of a slot, if the downloader has it."""
-        slot = self._downloader.slots.get(key)
-        if slot is not None:
-            slot.delay = delay
+    def set_delay(self, key: str, delay: float, *, is_first: bool = False) -> None:
+        """Set the delay of a slot, if the downloader has it.
 
-    def set_first_delay(self, key: str, delay: float) -> None:
-        """Set the delay of a slot that has not sent anything yet."""
+        :param is_first: whether to leave it if the slot has sent anything.
+        """
         slot = self._downloader.slots.get(key)
-        if slot is not None and not slot.lastseen:
+        if slot is not None and not (is_first and slot.lastseen):
             slot.delay = delay
 
     def skip_wait(self, key: str) -> float:
@@ -335,9 +329,10 @@ def slot_of(crawler: Crawler, request: Request) -> str:
     return str(engine_of(crawler).downloader.get_slot_key(request))
 
 
-def _jitter_of(slot: Any) -> float:
-    jitter = getattr(slot, "jitter", None)  # from Scrapy 2.19
-    return 0.5 * bool(slot.randomize_delay) if jitter is None else float(jitter)
+def _jitter_of(paced: Any) -> float:
+    """Return the jitter of a slot, or that of the downloader."""
+    jitter = getattr(paced, "jitter", getattr(paced, "_jitter", None))  # from Scrapy 2.19
+    return 0.5 * bool(paced.randomize_delay) if jitter is None else float(jitter)
 
 
 def engine_of(crawler: Crawler) -> Any:

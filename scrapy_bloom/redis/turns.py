@@ -227,7 +227,7 @@ class Turns:
         self._slots[taken.slot].unused, self._slots[taken.slot].used = 0, True
         if taken.delay:
             if taken.listed and self._downloads.adjusts:
-                self._downloads.set_first_delay(key, taken.delay)
+                self._downloads.set_delay(key, taken.delay, is_first=True)
             if _is_late(taken, time.monotonic()):
                 self._downloads.wait_longer(key)
             elif self._downloads.skip_wait(key) > taken.delay * _SHORT:
