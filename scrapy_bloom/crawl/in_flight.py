@@ -9,7 +9,6 @@ cannot be stored (its callback is a lambda, say): only the page can yield such a
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
@@ -65,7 +64,7 @@ class InFlight:
         self._engine = engine
         self._report = report
         self._visits: dict[Request, Visit] = {}
-        self._held: dict[Request, deque[Visit]] = {}
+        self._held: dict[Request, Visit] = {}
         self.held: dict[bytes, list[Visit]] = {}
         self._done: list[Visit] = []
         engine.watch_errors(self._raised)
@@ -80,7 +79,7 @@ class InFlight:
         self._visits[request] = Visit(row)
         self._engine.sent(request)
 
-    def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> None:
+    def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> Request:
         """Record a request that waits in memory because it cannot be stored.
 
         The page that yielded it waits for it. If that page is unknown or not in flight, all pages
@@ -88,13 +87,17 @@ class InFlight:
 
         :param error: why it cannot be stored.
         :param marks: its marks.
+        :returns: the request to send later: a copy if the same object already waits or is in
+            flight, because the engine keeps a set.
         """
         visit = Visit(None, marks, self._led_to(request))
         for each in visit.parents:
             each.waits_for += 1
         for mark in marks:
             self.held.setdefault(mark, []).append(visit)
-        self._held.setdefault(request, deque()).append(visit)
+        if request in self._held or request in self._visits:
+            request = request.copy()
+        self._held[request] = visit
         self._report.add(stats.HELD)
         self._report.inc("scheduler/unserializable")
         self._report.once(
@@ -113,6 +116,7 @@ class InFlight:
                 " shown.",
                 request,
             )
+        return request
 
     def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
@@ -135,20 +139,10 @@ class InFlight:
         parent = None if by is None else self._visits.get(by)
         return tuple(self._visits.values()) if parent is None else (parent,)
 
-    def start_held(self, request: Request) -> Request:
-        """Record that a held request was taken; return the request to send.
-
-        It is a copy if the same object is already in flight, because the engine keeps a set.
-        """
-        waiting = self._held[request]
-        visit = waiting.popleft()
-        if not waiting:
-            del self._held[request]
-        if request in self._visits:
-            request = request.copy()
-        self._visits[request] = visit
+    def start_held(self, request: Request) -> None:
+        """Record that a held request was taken."""
+        self._visits[request] = self._held.pop(request)
         self._engine.sent(request)
-        return request
 
     def pop_done(self) -> list[Visit]:
         """Return the visits that were done since the last call, to be released."""

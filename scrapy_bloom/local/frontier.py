@@ -153,7 +153,7 @@ class LocalFrontier:
         """Return the next request to send; those that could not be stored come first."""
         request = self._memory.pop(self._later.held_until)
         if request is not None:
-            request = self._in_flight.start_held(request)
+            self._in_flight.start_held(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
@@ -270,7 +270,7 @@ class LocalFrontier:
     def _hold(self, request: Request, error: Exception, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
         marks = () if request.dont_filter else self._marks_of(request)
-        self._in_flight.hold(request, error, marks)
+        request = self._in_flight.hold(request, error, marks)
         self._store.marks.withheld_changed(marks)
         self._memory.push(request, due)
 

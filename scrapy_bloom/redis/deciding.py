@@ -104,12 +104,13 @@ class Decider:
         """
         Deferred.fromCoroutine(self._offer(request, judged, entry))
 
-    def hold(self, request: Request, judged: Judged, error: Exception) -> None:
+    def hold(self, request: Request, judged: Judged, error: Exception) -> Request:
         """Note that a request is held in memory, and keep the page that yielded it in Redis.
 
         It is unique for this worker only.
 
         :param error: why it cannot be stored.
+        :returns: the request to send later, see :meth:`InFlight.hold`.
         """
         fingerprint, missing = judged.fingerprint, judged.missing
         marks: Page = ()
@@ -117,9 +118,9 @@ class Decider:
             self._report.count(judged.verdict, judged.steps)
             marks = (*dict.fromkeys((fingerprint, missing)),)
         self._held.add(marks)
-        self._in_flight.hold(request, error, marks)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
+        return self._in_flight.hold(request, error, marks)
 
     def start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, and forget what is in no server.

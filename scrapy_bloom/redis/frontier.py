@@ -135,8 +135,7 @@ class SharedFrontier:
             try:
                 body = self._dumps(request.to_dict(spider=self._spider))
             except Exception as error:  # noqa: BLE001 - raising would lose the page
-                self._decider.hold(request, judged, error)
-                self._memory.push(request, due)
+                self._memory.push(self._decider.hold(request, judged, error), due)
                 self._turn_timer.set(self._memory.next_due - time.monotonic())
             else:
                 slot = self._turns.slot_for(request)
@@ -154,7 +153,8 @@ class SharedFrontier:
         if (held := self._memory.pop(self._turns.held_until)) is not None:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
-            return self._in_flight.start_held(held)
+            self._in_flight.start_held(held)
+            return held
         if not self._queue.holds_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
             return None
