@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tarfile
-from importlib.metadata import distributions
 from pathlib import Path
 
 from scrapy import Request
 
-_URL = re.compile(r"https?://[^\s<>\"'`)\]}|\\]+")
 FOLDER = Path(__file__).parents[2] / "build" / "links"
 
 
@@ -19,12 +16,6 @@ def crawled() -> list[str]:
     """Return 100,031 links of a crawl, from the tests of the source distribution of can_ada."""
     text = _member("can_ada", "3.0.0", "tests/data/top100.txt")
     return text.removesuffix("\n").split("\n")
-
-
-def of_packages() -> list[str]:
-    """Return the URLs that the metadata of installed distributions has."""
-    texts = (one.read_text("METADATA") or "" for one in distributions())
-    return sorted({url for text in texts for url in _URL.findall(text)})
 
 
 def acceptable(urls: list[str]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from typing import IO, NamedTuple
 from typing_extensions import Self
 
 LINKS = 10  # of a page
-ROBOTS = "/robots.txt"
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Request(NamedTuple):
 
     Attributes:
         moment: by ``time.monotonic()``, which all processes of a Linux machine share.
-        address: to which it was sent: the host, or the proxy that it was to go through.
+        address: of the host.
     """
 
     moment: float
@@ -82,17 +80,13 @@ class ManyHosts:
 
     @property
     def requests(self) -> list[Request]:
-        """All requests for pages so far, without those for ``robots.txt``."""
-        found = []
-        for line in self._log.read_text().splitlines():
-            moment, address, path = line.split(" ", 2)
-            if path != ROBOTS:
-                found.append(Request(float(moment), address))
-        return found
+        """All requests so far."""
+        lines = (line.split() for line in self._log.read_text().splitlines())
+        return [Request(float(moment), address) for moment, address in lines]
 
     @property
     def last_request(self) -> float:
-        """When the last request for a page came."""
+        """When the last request came."""
         return max(request.moment for request in self.requests)
 
 
@@ -117,16 +111,13 @@ class _Connection(asyncio.Protocol):
         self._received += data
         while b"\r\n\r\n" in self._received:
             head, self._received = self._received.split(b"\r\n\r\n", 1)
-            target = head.split(b" ", 2)[1].decode()
-            path = re.sub("^http://[^/]*", "", target)  # a proxy is sent the whole URL
-            self._log.write(f"{monotonic():.6f} {self._address} {path}\n")
+            path = head.split(b" ", 2)[1].decode()
+            self._log.write(f"{monotonic():.6f} {self._address}\n")
             wait = self._hosts.slow.get(self._address, 0.0)
             asyncio.get_running_loop().call_later(wait, self._write, self._answer(path))
 
     def _answer(self, path: str) -> bytes:
-        body = "User-agent: *\nDisallow: /nothing\n"
-        if path != ROBOTS:
-            body = "".join(f'<a href="/{page}">{page}</a>\n' for page in self._links(path))
+        body = "".join(f'<a href="/{page}">{page}</a>\n' for page in self._links(path))
         head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
         return (head + body).encode()
 

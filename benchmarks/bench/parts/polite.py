@@ -212,7 +212,7 @@ of the delay.
             "With a delay",
             (
                 *COMMON,
-                Column("possible", "possible"),
+                Column("possible", "possible", "g"),
                 Column("busiest", "busiest host, requests/s", ".2f"),
                 Column("most", "in any 5 s", ".2f"),
                 Column("pace", "configured", "g"),
