@@ -60,13 +60,14 @@ class Engine:
         self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
-        self._watches = False  # whether it learns of what callbacks yield
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
-        watched = ("_download", "_handle_downloader_output"), ("handle_spider_error",)
-        owners = zip((engine, self._scraper), watched, strict=True)
-        if not isinstance(in_progress, set) or not all(
-            hasattr(owner, name) for owner, names in owners for name in names
-        ):
+        watched = (
+            (engine, "_download"),
+            (engine, "_handle_downloader_output"),
+            (self._scraper, "handle_spider_error"),
+            (self._scraper, "_process_spidermw_output"),
+        )
+        if not isinstance(in_progress, set) or not all(hasattr(*each) for each in watched):
             raise BackendError(
                 f"SCHEDULER = 'scrapy_bloom.Scheduler' cannot see in Scrapy {scrapy.__version__}"
                 f" which requests are done. Use a version that it was tested with (the docs list"
@@ -173,10 +174,11 @@ class Engine:
         """Start recording which request led to which, for :meth:`yielded_by`.
 
         The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
-        downloader middlewares return. Where Scrapy works differently, nothing is recorded.
+        downloader middlewares return.
         """
-        for name in "_process_spidermw_output", "_process_spidermw_output_async":
-            self._watches = self._watch(self._scraper, name) or self._watches
+        name = "_process_spidermw_output"
+        is_async = hasattr(self._scraper, f"{name}_async")  # from Scrapy 2.14; the other calls it
+        self._watch(self._scraper, f"{name}_async" if is_async else name)
         self._watch(self._engine, "_handle_downloader_output")
 
     def _watch_downloads(self) -> None:
@@ -198,10 +200,8 @@ class Engine:
 
         engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
 
-    def _watch(self, owner: Any, name: str) -> bool:
-        handle = getattr(owner, name, None)
-        if handle is None:
-            return False
+    def _watch(self, owner: Any, name: str) -> None:
+        handle = getattr(owner, name)
 
         def watched(output: Any, source: Any) -> Any:
             if isinstance(output, Request):
@@ -211,7 +211,6 @@ class Engine:
             return handle(output, source)
 
         setattr(owner, name, watched)
-        return True
 
     def yielded_by(self, request: Request) -> Request | None:
         """Return the request that led to this one; None if unknown."""
@@ -220,7 +219,7 @@ class Engine:
     def is_from_start(self, request: Request) -> bool:
         """Return whether ``start()`` yielded a request. A page's links may inherit the meta key."""
         marked = bool(request.meta.get("is_start_request"))  # by one of Scrapy's middlewares
-        return marked and self._watches and request not in self._yielded_by
+        return marked and request not in self._yielded_by
 
     def wake(self) -> None:
         """Make the engine ask for requests soon, after some arrived without its knowledge."""
