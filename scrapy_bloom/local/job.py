@@ -37,6 +37,7 @@ from scrapy_bloom.local.scrapys import (
 )
 from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy_bloom.settings import Settings
@@ -329,17 +330,26 @@ def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
-    """Return an empty filter with these settings.
+    """Return an empty filter with these settings; warn if it would outgrow the machine's memory.
 
     :param digests: whether all fingerprints are SHA-1 digests.
     """
-    return LocalFilter(
+    filter_ = LocalFilter(
         settings[CAPACITY],
         settings[ERROR_RATE],
         window=settings[WINDOW],
         digests=digests,
         clock=time.time,
     )
+    size = filter_.info().bytes_at_capacity
+    if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        logger.warning(
+            "%s = %s: when full, the filter takes %s, which is more than this machine's memory.",
+            CAPACITY.setting,
+            f"{settings[CAPACITY]:,}",
+            write_size(size),
+        )
+    return filter_
 
 
 def owner_notes(identity: Identity, kind: str) -> dict[str, str]:

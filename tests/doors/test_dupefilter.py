@@ -22,6 +22,8 @@ from support.sites import Pages
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.job import new_filter
+from scrapy_bloom.settings import Settings
 
 
 def make_filter(settings=None, spider=None):
@@ -99,6 +101,15 @@ def test_a_filter_that_fails_loses_no_request(caplog):
     assert crawler.stats.get_value("bloom/errors") == 3
     assert len(messages(caplog, logging.ERROR)) == 1
     dupefilter.close("finished")
+
+
+def test_a_filter_that_memory_cannot_hold_is_warned_of(monkeypatch, caplog):
+    for pages in (1 << 30, 100):  # of 4 KiB
+        sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}
+        monkeypatch.setattr("os.sysconf", sizes.__getitem__, raising=False)
+        new_filter(Settings({}), digests=True)
+        warned = "BLOOM_CAPACITY = 1,000,000: when full, the filter takes 4.1 MB" in caplog.text
+        assert warned == (pages == 100)
 
 
 class BrokenStats(MemoryStatsCollector):
