@@ -128,8 +128,11 @@ class DatedSlices:
         self._redate(now)
         self.slices = live = [slice_ for slice_ in self.slices if slice_.since + life > now]
         for dates, stay in (self.again, life), (self.ages, window):
-            for mark in [mark for mark, date in dates.items() if date + stay <= now]:
-                self._set_date(dates, mark, None)
+            over = [mark for mark, date in dates.items() if date + stay <= now]
+            for mark in over:
+                del dates[mark]
+            if self.changes is not None:
+                self.changes.over += over
         if not live or now >= live[-1].since + length:
             if live and not live[-1].items:  # nothing was added since it began
                 live.pop()

@@ -96,12 +96,15 @@ class Changes:
         room: how many more marks to record.
         again: fingerprints added to :attr:`DatedSlices.again`, or removed from it.
         ages: likewise for :attr:`DatedSlices.ages`.
+        over: fingerprints that expired in either: possibly very many, which need not be
+            dealt with at once.
     """
 
     marks: dict[int, list[bytes]] | None = field(default_factory=dict)
     room: float = inf
     again: set[bytes] = field(default_factory=set)
     ages: set[bytes] = field(default_factory=set)
+    over: list[bytes] = field(default_factory=list)
 
     def mark(self, id_: int, fingerprint: bytes) -> None:
         """Record that bits were set in a slice."""

@@ -31,6 +31,7 @@ SMALL_JOURNAL: Final = 20_000
 
 BLOCKS_AT_ONCE: Final = 64  # blocks written by one commit of a pass: 0.5 MB
 SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
+OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
 MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
 
 
@@ -136,13 +137,14 @@ class Marks:
         last_row, marks = self._write_journal()
         self._write_lists()
         blocks, buckets = self._write_pass()
-        sweeping = may_sweep and self._sweep()
+        sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
         def keep() -> None:
             self._stored, self.sweeping, self._last_row = slices, sweeping, last_row
             self.journal += marks
+            over = self._changes.over[:-OVER_AT_ONCE]
             self._changes = self._filter.changes = Changes(
-                None if self._changes.marks is None else {}
+                None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
                 self._keep_pass(self._pass, blocks, buckets)
@@ -214,7 +216,11 @@ class Marks:
 
         :returns: whether any were found, so that more may be left.
         """
-        oldest, count = self._filter.slices[0].id, 0
+        ended = self._changes.over[-OVER_AT_ONCE:]
+        oldest, count = self._filter.slices[0].id, len(ended)
+        for table in ("again", "ages"):
+            gone = ((mark,) for mark in ended if self._date(table, mark) is None)
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
         for table, key, over in (
             ("marks", "id", f"id <= {self._swept}"),
             ("blocks", "id", f"id < {oldest << 32}"),

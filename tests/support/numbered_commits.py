@@ -21,6 +21,7 @@ def hasty(patch=setattr):
         (marks, "SMALL_JOURNAL", 20),
         (marks, "BLOCKS_AT_ONCE", 3),
         (marks, "SWEPT_AT_ONCE", 2),
+        (marks, "OVER_AT_ONCE", 5),
         (marks, "MARKS_A_ROW", 7),
         (exact, "LISTED_AT_ONCE", 5),
         (log, "CHECKPOINT_COMMITS", 7),
