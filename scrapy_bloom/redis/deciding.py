@@ -73,7 +73,7 @@ class Decider:
         self._ledger, self._report = ledger, report
         self._late: list[Request] = []  # were accepted, and are duplicates
         # Marks of requests that were held in memory: Redis has none of them.
-        self._held = Recent(window)
+        self._in_memory = Recent(window)
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._failing: Counter[bytes] = Counter()  # those of failed pages, if they are marked
         self._undecided: deque[Deferred[None]] = deque()  # fire when some of these are answered
@@ -88,7 +88,7 @@ class Decider:
     def judge(self, request: Request) -> Judged | None:
         """Judge a request that is to be queued; return None if it is dropped as a duplicate.
 
-        To the others :meth:`offer` or :meth:`hold` come next.
+        To the others :meth:`offer` or :meth:`keep_in_memory` come next.
         """
         if request.dont_filter:
             return _UNFILTERED
@@ -104,7 +104,7 @@ class Decider:
         """
         Deferred.fromCoroutine(self._offer(request, judged, entry))
 
-    def hold(self, request: Request, judged: Judged, error: Exception) -> Request:
+    def keep_in_memory(self, request: Request, judged: Judged, error: Exception) -> Request:
         """Note that a request is held in memory, and keep the page that yielded it in Redis.
 
         It is unique for this worker only.
@@ -117,7 +117,7 @@ class Decider:
         if fingerprint is not None and missing is not None:
             self._report.count(judged.verdict, judged.steps)
             marks = (*dict.fromkeys((fingerprint, missing)),)
-        self._held.add(marks)
+        self._in_memory.add(marks)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
         return self._in_flight.hold(request, error, marks)
@@ -127,7 +127,7 @@ class Decider:
 
         :param void: requests that this worker had taken and not begun.
         """
-        self._held.clear()
+        self._in_memory.clear()
         for taken in void:
             op = "p" if taken.fingerprint is None else "f"
             entry = Entry(op, taken.fingerprint, taken.body, taken.priority, slot=taken.slot)
@@ -167,7 +167,7 @@ class Decider:
                 return True
             if self._session.failed.has(mark, max_age):
                 return True
-        return self._held.has(mark, max_age)
+        return self._in_memory.has(mark, max_age)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with the next exchange; return a Deferred that fires with the verdict."""
@@ -248,7 +248,7 @@ class Decider:
         return known
 
     def _is_marked(self, mark: bytes) -> bool:
-        return self._queue.knows(mark) or self._held.has(mark)
+        return self._queue.knows(mark) or self._in_memory.has(mark)
 
     async def _forget(self, page: Page, *, failed: bool) -> None:
         """Make the server forget a page, and those that follow it.
@@ -282,7 +282,7 @@ class Decider:
         would drop pages that nobody has requested.
         """
         marked = {*filter(self._is_marked, page)}
-        self._held.discard(page)
+        self._in_memory.discard(page)
         if failed:
             self._session.failed.add(marked)
         return marked

@@ -135,7 +135,7 @@ class SharedFrontier:
             try:
                 body = self._dumps(request.to_dict(spider=self._spider))
             except Exception as error:  # noqa: BLE001 - raising would lose the page
-                self._memory.push(self._decider.hold(request, judged, error), due)
+                self._memory.push(self._decider.keep_in_memory(request, judged, error), due)
                 self._turn_timer.set(self._memory.next_due - time.monotonic())
             else:
                 slot = self._turns.slot_for(request)
@@ -237,7 +237,7 @@ class SharedFrontier:
                 log_unreadable(self._report, error)
                 continue
             if not taken.slot and (until := self._turns.held_until(request)):
-                self._queue.put_aside(taken, until)
+                self._queue.postpone(taken, until)
                 self._call_now()
                 continue
             self._in_flight.start(request, taken)

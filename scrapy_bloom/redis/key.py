@@ -98,7 +98,7 @@ class Call:
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
-        aside: ids of requests that are to wait, each until when; likewise.
+        postponed: ids of requests that are to wait, each until when; likewise.
         one_slot: whether hosts without a delay share one slot.
     """
 
@@ -115,7 +115,7 @@ class Call:
     paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
-    aside: list[tuple[bytes, float]] = field(default_factory=list)
+    postponed: list[tuple[bytes, float]] = field(default_factory=list)
     one_slot: bool = False
 
 
@@ -430,7 +430,7 @@ class SharedKey:
                 with_length(slot) + _SECONDS.pack(max(0.0, until - now))
                 for slot, until in call.holds.items()
             ),
-            b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.aside),
+            b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.postponed),
             *(part for pair in queued for part in pair),
         ]
 

@@ -123,13 +123,13 @@ class SharedQueue:
         if self._release(taken):
             self._next.unreadable.append(taken.id)
 
-    def put_aside(self, taken: Taken, due: float) -> None:
+    def postpone(self, taken: Taken, due: float) -> None:
         """Let a request that was taken wait: its host is left alone.
 
         :param due: until when, by ``time.monotonic()``.
         """
         if self._release(taken):
-            self._next.aside.append((taken.id, due))
+            self._next.postponed.append((taken.id, due))
 
     def hold(self, slot: bytes, until: float) -> None:
         """Let all workers leave a slot alone.
@@ -164,7 +164,7 @@ class SharedQueue:
     def has_work(self) -> bool:
         """Whether there is anything to send."""
         call = self._next
-        requests = call.done, call.back, call.unreadable, call.unused, call.aside, call.holds
+        requests = call.done, call.back, call.unreadable, call.unused, call.postponed, call.holds
         return self._call is not None or bool(self._buffer) or any(requests)
 
     @property

@@ -224,7 +224,7 @@ def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, jo
     worker.say()
     first, second, _ = worker.exchange(3).answer.taken
     for each in (first, second):
-        worker.queue.put_aside(each, time.monotonic() + 60)
+        worker.queue.postpone(each, time.monotonic() + 60)
     worker.exchange()
     assert worker.queue.counts.later == 2
     assert not worker.exchange(9).answer.taken

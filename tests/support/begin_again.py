@@ -299,7 +299,7 @@ class Crawler:
             until = time.monotonic() + self.world.chance.choice((1, 10, 300))
             self.queue.hold(taken.slot or b"host", until)
             if not taken.slot or chance < self.world.waits / 4:
-                self.queue.put_aside(taken, until)
+                self.queue.postpone(taken, until)
                 return
         if taken.delay and chance < 0.1:
             self.queue.give_back(taken)

@@ -14,7 +14,7 @@
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   well             SINCE LAST SWEPT SKEW: since when workers have been heard without a gap, and when last; the last
---                    sweep; by how much the clock has gone back in all, see hear()
+--                    sweep; by how much the clock has gone back in all, see read_clock()
 --   sweep            where in `taken` the next sweep continues; only while a dead worker may have requests
 --   begun            when that began the last time
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt

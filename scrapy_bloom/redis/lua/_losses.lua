@@ -2,9 +2,10 @@
 
 -- Store how many requests there are, and what else is given; return the counts.
 local function count(...)
-  local waiting, held, aside = call('ZCARD', queue) + call('ZCARD', later), call('HLEN', taken), call('HLEN', failed)
-  call('HSET', header, 'waiting', waiting, 'taken', held, 'failed', aside, ...)
-  return waiting, held, aside
+  local waiting = call('ZCARD', queue) + call('ZCARD', later)
+  local in_flight, failures = call('HLEN', taken), call('HLEN', failed)
+  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, ...)
+  return waiting, in_flight, failures
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.

@@ -15,7 +15,7 @@
 -- request too early. No time that is set for a slot comes before the end of its hold.
 --
 -- All these times are in whole microseconds, which Redis and Lua read and write much faster than fractions, and by
--- `clock`, which never goes back: see hear().
+-- `clock`, which never goes back: see read_clock().
 --
 -- Whoever takes a request is told its turn: when to send it. NEXT is the turn that was set after it.
 local PORTION = 500
@@ -120,12 +120,12 @@ local function put_back(field, tried, most, late)
   return 'queue'
 end
 
--- Whether requests have vanished, or pages from a list of forgotten ones. Nothing may suppress these
--- pages, so all marks are dropped. Every script checks this before it counts or marks.
-local function vanished(slices)
-  local waiting, held, aside = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
+-- Start over if requests have vanished, or pages from a list of forgotten ones: nothing may suppress these pages.
+-- Return whether it did. Every script does this before it counts or marks. Also continue rebuilding `turns`.
+local function start_over_if_vanished(slices)
+  local waiting, in_flight, failures = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
   local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
-    or call('HLEN', taken) < tonumber(held) or call('HLEN', failed) < tonumber(aside) or again_vanished(slices)
+    or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

@@ -4,10 +4,10 @@
 -- server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, SCANNED, DAY = 1, 300, 86400
 
--- Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
+-- Set `clock`. Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
 --
 -- If the server's clock has gone back, `clock` stays where it was, so that nobody waits the longer for that.
-local function hear(well, lease)
+local function read_clock(well, lease)
   local since, last, swept, skew = read_numbers(well)
   local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
   if back or now - last > lease / 3 then since = now end

@@ -6,10 +6,10 @@
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'forgotten', 'deleted', 'well')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[5]) end
-if vanished(read_slices(fields[3], epoch)) then return {'gone'} end
+if start_over_if_vanished(read_slices(fields[3], epoch)) then return {'gone'} end
 local number, ends, delay = read_worker(fields[2])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
-local well, since = hear(fields[6], lease)
+local well, since = read_clock(fields[6], lease)
 if number then
   write_worker(worker, number, now + lease, delay or 0, well)
 else

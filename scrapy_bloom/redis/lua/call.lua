@@ -22,7 +22,7 @@
 --   busy        slots of which this worker has enough: 2 bytes length, slot
 --   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
 --   holds       slots to be left alone: 2 bytes length, slot, a double: for how many seconds
---   aside       requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
+--   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
 -- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; if hosts share a
@@ -37,7 +37,7 @@
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
-local done, back, unreadable, unused, paces, busy, waits, held, aside = unpack(ARGV, 8, 16)
+local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 8, 16)
 local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
@@ -79,13 +79,13 @@ local function answer()
   end
   return {'ok', report, digits, table.concat(left_alone), text, unpack(handed_out or read_handed_out())}
 end
-local well, heard_since = hear(fields[10], lease)
+local well, heard_since = read_clock(fields[10], lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, well)
   return answer()
 end
-if vanished(slices) then return {'gone'} end
+if start_over_if_vanished(slices) then return {'gone'} end
 
 if #probes > 0 then
   local kind = grow(epoch, next_slice)
@@ -144,7 +144,7 @@ local function read_pace(text)
 end
 
 -- Note the paces of slots, and move their next turns accordingly.
-local function hear_paces()
+local function set_paces()
   local at = 1
   while at <= #paces do
     local slot, delay, jitter
@@ -160,7 +160,7 @@ local function hear_paces()
 end
 
 -- Leave slots alone for a time.
-local function hear_holds()
+local function set_holds()
   local at = 1
   while at <= #held do
     local slot, seconds
@@ -174,11 +174,11 @@ local function hear_holds()
 end
 
 -- Let requests that this worker has wait: their host is left alone.
-local function put_aside()
+local function postpone()
   local at = 1
-  while at <= #aside do
+  while at <= #postponed do
     local id, seconds
-    id, seconds, at = struct.unpack('>c8d', aside, at)
+    id, seconds, at = struct.unpack('>c8d', postponed, at)
     local value = call('HGET', taken, worker .. id)
     if value then
       local _, _, member = read_taken(value)
@@ -292,7 +292,7 @@ end
 
 local function carry_out()
   if #over > 0 and #probes > 0 then drop(over) end
-  hear_holds()
+  set_holds()
   for _, field in ipairs(fields_of(unused)) do
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
@@ -302,10 +302,10 @@ local function carry_out()
   end
   for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
   for _, field in ipairs(fields_of(unreadable)) do put_back(field, 1, most, true) end
-  put_aside()
+  postpone()
   digits = judge(ops, probes, max_ages)
   push()
-  hear_paces()
+  set_paces()
   if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
   if retry > 0 then put_failed_back() end
   local due_next = move_due()
