@@ -127,9 +127,9 @@ class RedisTarget:
             try:
                 left = state.counts.failed
                 while left:
-                    counts = shared.call(Call(retry=min(left, BATCH))).counts
-                    count += left - counts.failed
-                    left = min(left, counts.failed)
+                    shared.call(Call(retry=min(left, BATCH)))
+                    count += left - shared.counts.failed
+                    left = min(left, shared.counts.failed)
             finally:
                 shared.leave()
         return count

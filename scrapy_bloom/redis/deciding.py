@@ -78,11 +78,6 @@ class Decider:
         self._failing: Counter[bytes] = Counter()  # those of failed pages, if they are marked
         self._undecided: deque[Deferred[None]] = deque()  # fire when some of these are answered
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether everything that was asked is answered."""
-        return not (self._ledger.is_open or self._forgetting or self._failing)
-
     # Requests
 
     def judge(self, request: Request) -> Judged | None:

@@ -125,7 +125,6 @@ class Answer(NamedTuple):
     Attributes:
         verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
-        counts: as they are now.
         next_turn: seconds until more can be taken; infinite if nothing waits.
         held: if hosts share one slot, those that are left alone, each until when, by
             ``time.monotonic()``.
@@ -133,7 +132,6 @@ class Answer(NamedTuple):
 
     verdicts: Sequence[tuple[Entry, bool]] = ()
     taken: Sequence[Taken] = ()
-    counts: Counts = Counts()
     next_turn: float = inf
     held: Mapping[bytes, float] = MappingProxyType({})
 
@@ -169,7 +167,6 @@ class SharedKey:
         plan: as given.
         place: what people call the server and the key.
         epoch: identifies the filter that is there now.
-        secret: the key of its probes.
         probe: makes the probe of a fingerprint.
         made: whether this worker created it.
         known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
@@ -245,7 +242,7 @@ class SharedKey:
             if bool(self.plan.order) is not bool(state.plan.order):
                 more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
             raise refusal(self.place, f"what is there has {differences}{more}")
-        self.epoch, self.secret, self.counts = state.epoch, state.secret, state.counts
+        self.epoch, self.counts = state.epoch, state.counts
         self.probe = state.plan.hash(state.secret)
         self._slices: Sequence[SliceRow] | bytes = state.slices
         self.known.clear()
@@ -294,7 +291,6 @@ class SharedKey:
         answer = Answer(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [Taken.read(value, now) for value in values],
-            counts,
             next_turn / SECOND if next_turn >= 0 else inf,
             dict(_read_holds(held)),
         )

@@ -33,11 +33,6 @@ class Ledger:
         """Return how many pages are done and not reported."""
         return len(self._pages)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a question has no answer."""
-        return bool(self._questions)
-
     def ask(self) -> int:
         """Record a question; return its number."""
         number = next(self._numbers)

@@ -227,10 +227,10 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
     shared = SharedKey(link, key, plan)
     bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
-    failed = shared.call(Call([Entry("p", None, body) for body in bodies])).counts.failed
-    while failed < len(URLS):
+    shared.call(Call([Entry("p", None, body) for body in bodies]))
+    while shared.counts.failed < len(URLS):
         taken = shared.call(Call(take=len(URLS))).taken
-        failed = shared.call(Call(unreadable=[one.id for one in taken])).counts.failed
+        shared.call(Call(unreadable=[one.id for one in taken]))
     code, lines, errors = bloom(f"queue {target} --failed --peek 99")
     assert (code, errors) == (1, [])
     assert {line.split()[-1] for line in lines[1:]} == {*URLS}

@@ -44,8 +44,8 @@ def marks_in_memory(store):
 
 
 def secret_of(filter_):
-    """Return the key of a filter's hashes: who knows it can make pages that it calls seen."""
-    return filter_.shared.secret if hasattr(filter_, "shared") else filter_.secret
+    """Return what only the key of a filter's hashes makes: who knows it can make pages seen."""
+    return filter_.shared.probe(bytes(20)) if hasattr(filter_, "shared") else filter_.secret
 
 
 def is_settled(crawler):
@@ -54,7 +54,7 @@ def is_settled(crawler):
     if not hasattr(frontier, "_exchanging"):
         return True
     busy = frontier._exchanging or frontier._queue.has_work
-    return frontier._decider.is_settled and not busy
+    return not (frontier._ledger._questions or busy)
 
 
 def stop_beating(one):
