@@ -359,11 +359,22 @@ class RedisFilter:
     def _say(self, op: str, max_age: float | None, batch: list[bytes]) -> list[bool]:
         """Call with an entry per fingerprint; return what was there.
 
+        An unanswered call that forgets pages is repeated first: their requests may be lost. The
+        fingerprints of one that marks count as new.
+        """
+        unanswered = self.shared.unanswered
+        if unanswered is not None and unanswered.entries[0].op == "x":
+            self._answer(unanswered)
+        self.shared.unanswered = None
+        return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
+
+    def _answer(self, call: Call) -> list[bool]:
+        """Repeat a call until it is answered; return what was there.
+
         After a surprise, an earlier try of this call may have marked its pages or not. Their
         requests are here, so they count as new.
         """
-        self.shared.unanswered = None  # its fingerprints count as new
-        call, ambiguous = Call([Entry(op, mark, max_age=max_age) for mark in batch]), False
+        ambiguous = False
         while True:
             try:
                 verdicts = self.shared.call(call).verdicts
