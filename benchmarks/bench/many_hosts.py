@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from typing import IO, NamedTuple
 from typing_extensions import Self
 
 LINKS = 10  # of a page
+ROBOTS = "/robots.txt"
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Hosts:
     Attributes:
         count: how many there are.
         pages: of each; None for no end.
-        slow: address -> seconds until an answer; 0 for others.
+        wait: seconds until an answer.
+        slow: address -> the same for this host.
     """
 
     count: int
     pages: int | None = None
+    wait: float = 0.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -43,7 +47,7 @@ class Request(NamedTuple):
 
     Attributes:
         moment: by ``time.monotonic()``, which all processes of a Linux machine share.
-        address: of the host.
+        address: to which it was sent: the host, or the proxy that it was to go through.
     """
 
     moment: float
@@ -80,13 +84,17 @@ class ManyHosts:
 
     @property
     def requests(self) -> list[Request]:
-        """All requests so far."""
-        lines = (line.split() for line in self._log.read_text().splitlines())
-        return [Request(float(moment), address) for moment, address in lines]
+        """All requests for pages so far, without those for ``robots.txt``."""
+        found = []
+        for line in self._log.read_text().splitlines():
+            moment, address, path = line.split(" ", 2)
+            if path != ROBOTS:
+                found.append(Request(float(moment), address))
+        return found
 
     @property
     def last_request(self) -> float:
-        """When the last request came."""
+        """When the last request for a page came."""
         return max(request.moment for request in self.requests)
 
 
@@ -111,13 +119,16 @@ class _Connection(asyncio.Protocol):
         self._received += data
         while b"\r\n\r\n" in self._received:
             head, self._received = self._received.split(b"\r\n\r\n", 1)
-            path = head.split(b" ", 2)[1].decode()
-            self._log.write(f"{monotonic():.6f} {self._address}\n")
-            wait = self._hosts.slow.get(self._address, 0.0)
+            target = head.split(b" ", 2)[1].decode()
+            path = re.sub("^http://[^/]*", "", target)  # a proxy is sent the whole URL
+            self._log.write(f"{monotonic():.6f} {self._address} {path}\n")
+            wait = self._hosts.slow.get(self._address, self._hosts.wait)
             asyncio.get_running_loop().call_later(wait, self._write, self._answer(path))
 
     def _answer(self, path: str) -> bytes:
-        body = "".join(f'<a href="/{page}">{page}</a>\n' for page in self._links(path))
+        body = "User-agent: *\nDisallow: /nothing\n"
+        if path != ROBOTS:
+            body = "".join(f'<a href="/{page}">{page}</a>\n' for page in self._links(path))
         head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
         return (head + body).encode()
 

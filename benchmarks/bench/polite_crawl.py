@@ -9,13 +9,14 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.many_hosts import Hosts, ManyHosts, Request
 from bench.process import PATIENCE, Process
 from bench.redis_server import busy
+from bench.way import Way
 
 if TYPE_CHECKING:
     from support.localredis import LocalRedis
@@ -43,8 +44,10 @@ class Crawl:
         name: in the tables.
         workers: how many.
         hosts: what they crawl.
-        delay: ``DOWNLOAD_DELAY``, with one request at a time for each host; 0 for none.
-        stays: whether workers stay when there is nothing to do.
+        delay: ``DOWNLOAD_DELAY``, with one request at a time for each host unless `settings` say
+            otherwise; 0 for none.
+        settings: further ones.
+        way: what the spider does, besides visiting these hosts.
         settle: seconds after which measuring begins, once all workers are there.
         seconds: for which it is measured.
         joins: whether each second a worker is killed and another one joins.
@@ -54,7 +57,8 @@ class Crawl:
     workers: int
     hosts: Hosts
     delay: float = 0.5
-    stays: bool = True
+    settings: Mapping[str, object] = field(default_factory=dict)
+    way: Mapping[str, object] = field(default_factory=dict)
     settle: float = 5.0
     seconds: float = 30.0
     joins: bool = False
@@ -66,9 +70,10 @@ class Crawl:
         if scheduler == OURS:
             where = {"BLOOM_REDIS_URL": url}
         settings = {"DOWNLOAD_DELAY_JITTER": 0, **(paced if self.delay else {}), **where}
+        way = {"hosts": self.hosts.count, "port": port, **self.way}
         return {
-            "spider": {"hosts": self.hosts.count, "port": port, "stays": self.stays},
-            "settings": {**SCHEDULERS[scheduler], **settings},
+            "spider": asdict(Way(**way)),  # type: ignore[arg-type]
+            "settings": {**SCHEDULERS[scheduler], **settings, **self.settings},
         }
 
 
@@ -99,9 +104,24 @@ class Crawled:
         return max(self.by_host.values(), default=0) / self.seconds
 
     @property
+    def trips_per_page(self) -> float | None:
+        """Requests to Redis for a page; None if unknown."""
+        return None if self.trips is None else self.trips / max(1, len(self.requests))
+
+    @property
+    def server_per_page(self) -> float:
+        """Seconds of Redis for a page."""
+        return self.server / max(1, len(self.requests))
+
+    @property
     def by_host(self) -> Counter[str]:
         """How many requests each host got."""
         return Counter(request.address for request in self.requests)
+
+    def without(self, address: str) -> Crawled:
+        """Return the same without the requests to one host."""
+        others = [request for request in self.requests if request.address != address]
+        return Crawled(self.seconds, others, self.trips, self.server)
 
     def short(self, delay: float) -> float:
         """Return the share of gaps between requests to a host that are below half the delay."""

@@ -8,8 +8,11 @@ when its spider is open, whenever it reads another line, and when its spider is 
 from __future__ import annotations
 
 import json
+import random
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
+from itertools import cycle
 from threading import Thread
 from typing import IO, Any
 
@@ -20,6 +23,7 @@ from scrapy.http import HtmlResponse, Response
 from typing_extensions import Self
 
 from bench.crawl_worker import Trips, prepared
+from bench.way import Way
 
 SETTINGS = {
     "BOT_NAME": "polite",
@@ -32,10 +36,6 @@ SETTINGS = {
 class Polite(Spider):
     """Visits many hosts.
 
-    :param hosts: how many.
-    :param port: of each.
-    :param stays: whether it stays when there is nothing to do.
-
     Attributes:
         pages: how many were parsed.
     """
@@ -43,9 +43,9 @@ class Polite(Spider):
     name = "polite"
     pages = 0
 
-    def __init__(self, hosts: int, port: int, out: IO[str], *, stays: bool, **kwargs: Any) -> None:
+    def __init__(self, way: Way, out: IO[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._hosts, self._port, self._out, self._stays = hosts, port, out, stays
+        self.way, self._out = way, out
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
@@ -58,13 +58,17 @@ class Polite(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Ask for the first pages, through the filter: once for all workers."""
-        for host in range(1, self._hosts + 1):
-            yield Request(f"http://127.0.0.{host}:{self._port}/")
+        for page in range(self.way.starts):
+            for host in range(1, self.way.hosts + 1):
+                yield Request(f"http://127.0.0.{host}:{self.way.port}/{page or ''}")
 
     def parse(self, response: Response) -> Iterator[Request]:
         """Follow the links of a page."""
         assert isinstance(response, HtmlResponse)
-        yield from response.follow_all(css="a")
+        if random.random() < self.way.blocks:
+            time.sleep(self.way.block)
+        if self.way.follows:
+            yield from response.follow_all(css="a")
         self.pages += 1
 
     def idle(self) -> None:
@@ -72,12 +76,33 @@ class Polite(Spider):
 
         :raises DontCloseSpider: if that is wanted.
         """
-        if self._stays:
+        if self.way.stays:
             raise DontCloseSpider
 
     def tell(self) -> None:
         """Write a line."""
         print(json.dumps({"pages": self.pages, "trips": Trips.made}), file=self._out, flush=True)
+
+
+class Rotate:
+    """Sends each request through the next proxy, at that proxy's pace.
+
+    :param spider: says how many proxies there are.
+    """
+
+    def __init__(self, way: Way) -> None:
+        hosts = range(1, way.proxies + 1)
+        self._proxies = cycle([f"http://127.0.0.{host}:{way.port}" for host in hosts])
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Rotate:
+        """Make the middleware."""
+        assert isinstance(crawler.spider, Polite)
+        return cls(crawler.spider.way)
+
+    def process_request(self, request: Request) -> None:
+        """Choose a proxy."""
+        request.meta["proxy"] = request.meta["download_slot"] = next(self._proxies)
 
 
 def answer(crawler: Crawler) -> None:
@@ -91,9 +116,13 @@ def main() -> None:
     """Crawl."""
     out = prepared()
     job = json.loads(sys.stdin.readline())
-    process = CrawlerProcess(SETTINGS | job["settings"])
+    way = Way(**job["spider"])
+    settings = SETTINGS | job["settings"]
+    if way.proxies:
+        settings["DOWNLOADER_MIDDLEWARES"] = {Rotate: 740}
+    process = CrawlerProcess(settings)
     crawler = process.create_crawler(Polite)
-    process.crawl(crawler, out=out, **job["spider"])
+    process.crawl(crawler, way=way, out=out)
     Thread(target=answer, args=(crawler,), daemon=True).start()
     process.start()
 
