@@ -275,9 +275,6 @@ def _is_reply(error: Exception) -> bool:
     return isinstance(error, (*replies, RedisClusterException)) or "max number" in str(error)
 
 
-def eviction_policy(client: Any, key: str) -> str:
-    """Return what the server of a key does when its memory is full: its ``maxmemory-policy``."""
-    node = {}
-    if isinstance(client, RedisCluster):
-        node = {"target_nodes": client.get_node_from_key(key)}  # type: ignore[no-untyped-call]
-    return str(client.execute_command("INFO", "memory", **node).get("maxmemory_policy", ""))
+def eviction_policy(client: Any) -> str:
+    """Return what a server does when its memory is full: its ``maxmemory-policy``."""
+    return str(client.execute_command("INFO", "memory").get("maxmemory_policy", ""))

@@ -47,21 +47,12 @@ def in_time(client: Any) -> Any:
 def _with_deadlines(base: type[Any]) -> type[Any]:
 
     class WithDeadlines(base):  # type: ignore[misc]
-        def connect(self) -> Any:
-            if self._sock is None:
-                _check_may_connect()
-            return super().connect()
-
         def _connect(self) -> _Socket:
-            _check_may_connect()  # a call may also reconnect when it is sent
+            if getattr(_thread, "deadline", None) is not None:
+                raise NotConnectedError
             return _Socket(super()._connect())
 
     return WithDeadlines
-
-
-def _check_may_connect() -> None:
-    if getattr(_thread, "deadline", None) is not None:
-        raise NotConnectedError
 
 
 class _Socket:

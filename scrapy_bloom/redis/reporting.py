@@ -37,7 +37,7 @@ def report_opened(
     try:
         state = Reader(worker, key).state()
         with worker.explained():
-            policy = eviction_policy(worker.client, key)
+            policy = eviction_policy(worker.client)
     except BloomError:  # checks will report it
         state = None
     if state is None:
