@@ -41,10 +41,7 @@ SpiderError = Callable[["Failure", Request], object]
 """Called with the failure of a callback or errback, and its request."""
 
 
-_SHELL_SETTINGS: Final = (
-    *("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL"),
-    *("KEEP_ALIVE", "REMOTE_CONTROL_ENABLED"),  # before Scrapy 2.18; from 2.19 on
-)
+_SHELL_SETTINGS: Final = ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
 """What ``scrapy shell`` sets, unless the project has set it."""
 
 
@@ -372,11 +369,14 @@ def is_inspection_command(crawler: Crawler) -> bool:
     """Return whether this is one of Scrapy's inspection commands, which must not touch any job.
 
     ``fetch``, ``view``, ``parse``, ``check`` and ``bench`` replace the spider's ``start``. Not so
-    ``shell``, but it sets settings that no other command sets without calling ``Crawler.crawl``.
+    ``shell``, which sets some settings, and makes an engine without calling ``Crawler.crawl``.
     """
-    settings = crawler.settings
-    if not crawler.crawling and any(
-        settings.getpriority(name) == SETTINGS_PRIORITIES["command"] for name in _SHELL_SETTINGS
+    if not crawler.crawling and (
+        engine_of(crawler) is not None
+        or any(
+            crawler.settings.getpriority(name) == SETTINGS_PRIORITIES["command"]
+            for name in _SHELL_SETTINGS
+        )
     ):
         return True
     start = getattr(crawler.spidercls, "start", None)
