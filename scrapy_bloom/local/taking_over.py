@@ -84,12 +84,7 @@ def take_over(
         beside.mkdir()
         stack.callback(shutil.rmtree, beside, ignore_errors=True)
         if job.previous == FILTER:
-            with closing(file.connect(job.path, "rw")) as last:  # which removes a log
-                file.read_counters(last)
-            file.check_no_log(job.path)
-            before = open_store(job.path, settings, digests=digests, read_only=True)
-            with closing(before):
-                before.filter.save(beside / NAME)
+            _copy_filter(job.path, settings, beside / NAME, digests=digests)
         with closing(open_store(beside / NAME, settings, digests=digests)) as store:
             if job.previous != FILTER:  # else they predate the filter
                 _add_marks(store, folder / SCRAPYS_MARKS)
@@ -107,6 +102,18 @@ def take_over(
             f"{requests:,}",
             f"{marks:,}",
         )
+
+
+def _copy_filter(path: Path, settings: Settings, target: Path, *, digests: bool) -> None:
+    """Save the filter of a job's file in another one.
+
+    :raises StateError: if the file has a log, which would be applied to what replaces it.
+    """
+    with closing(file.connect(path, "rw")) as last:  # which removes a log
+        file.read_counters(last)
+    file.check_no_log(path)
+    with closing(open_store(path, settings, digests=digests, read_only=True)) as before:
+        before.filter.save(target)
 
 
 def _is_stopped(job: Job) -> bool:

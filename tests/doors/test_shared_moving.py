@@ -69,7 +69,9 @@ def finish(project, site, server, workers=1, **settings):
     runs = [project.crawl(site, keep=False, **ours(server, **settings)) for _ in range(workers)]
     for run in runs:
         run.complete()
-        assert not run.logged("WARNING")
+        # A worker that a slow machine starts when the others are through says so.
+        late = [text for text in run.logged("WARNING") if "has finished this crawl" in text]
+        assert run.logged("WARNING") == (late if workers > 1 else [])
     assert site.missed == set()
 
 
