@@ -90,8 +90,7 @@ class RetryAfter:
         One that awaited ``robots.txt``, say.
         """
         held_until = getattr(scheduler_of(self._crawler), "held_until", None)
-        until = 0.0 if held_until is None else held_until(request)  # None in another scheduler
-        if not until:
+        if held_until is None or not (until := held_until(request)):  # another scheduler has none
             return None
         meta = {**request.meta, DELAY: max(0.0, until - time.monotonic())}
         return request.replace(dont_filter=True, meta=meta)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -122,10 +123,11 @@ class Memory:
             self._add(request)
 
     def _add(self, request: Request) -> None:
-        try:
-            (self._due.append if self._queue is None else self._queue.push)(request)
-        except Exception:  # noqa: BLE001 - no slot, say: the downloader reports what is wrong
-            self._due.append(request)
+        if self._queue is not None:
+            with suppress(Exception):  # no slot, say: the downloader reports what is wrong
+                self._queue.push(request)
+                return
+        self._due.append(request)
 
     @property
     def is_due(self) -> bool:

@@ -130,9 +130,8 @@ class LocalFrontier:
         """Store a request with its mark; return False if it is a duplicate."""
         due = pop_due(request, self._report)
         if not request.dont_filter and self._session.check(request) is SEEN:
-            if (
-                self._in_flight.held
-            ):  # one of these is lost at a stop, with the pages that led to it
+            # A held request is lost at a stop: the pages that led to it are fetched again.
+            if self._in_flight.held:
                 for mark in self._marks_of(request):
                     self._in_flight.note_duplicate(request, mark)
             self._arm()
