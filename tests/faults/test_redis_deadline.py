@@ -61,7 +61,7 @@ def test_a_reply_that_drips_blocks_no_check(server, key):
     with Proxy(server.port) as proxy:
         seen = RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
         assert seen.add_many(fingerprints(20)) == [False] * 20
-        proxy.drip = 0.4 * TIMEOUT
+        proxy.rate = 2.5 / TIMEOUT
         with in_time():
             assert seen.add_many(fingerprints(20, "b")) == [False] * 20
         assert seen.worker.outages == 1

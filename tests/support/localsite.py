@@ -11,19 +11,16 @@ from __future__ import annotations
 import html
 import random
 import re
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from http.server import BaseHTTPRequestHandler
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from support.served import Quiet, Served
 
 
 class Kind(Enum):
@@ -43,8 +40,7 @@ _ALIAS = "/go/{page}"  # every page has one; it redirects to the page
 _NUMBER = re.compile(r"(?:/|[?&]id=)(\d+)")
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What the site says to one request.
 
     Attributes:
@@ -56,49 +52,6 @@ class Answer:
     status: HTTPStatus
     page: int | None = None
     location: str = ""
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # who does not find room in it tries again a second later
-    site: Served
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client was killed
-            super().handle_error(request, client_address)
-
-
-class Served:
-    """A web server on loopback, in threads of the process that opens it: a context manager.
-
-    Attributes:
-        handler: answers its requests; knows this object as ``self.server.site``.
-        port: where it listens.
-    """
-
-    HOST = "127.0.0.1"
-    handler: type[BaseHTTPRequestHandler]
-
-    def __enter__(self) -> Self:
-        self._server = _Server((self.HOST, 0), self.handler)
-        self._server.site = self
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class Quiet:
-    """A request handler that logs nothing: a crawl has a log of its own."""
-
-    server: Any
-
-    def log_message(self, *args: object) -> None:
-        pass
 
 
 class _Handler(Quiet, BaseHTTPRequestHandler):
@@ -130,6 +83,10 @@ class LocalSite(Served):
     :param pages: how many pages there are, at least 1.
     :param links: how many links each page has, at least 1.
     :param seed: another seed gives other links between the same pages.
+
+    Attributes:
+        hits: how often each page was delivered so far.
+        delivered: how many pages were.
     """
 
     handler = _Handler
@@ -139,8 +96,8 @@ class LocalSite(Served):
         self.links = links
         self.seed = seed
         self._lock = threading.Lock()
-        self._hits: Counter[int] = Counter()
-        self._delivered = 0
+        self.hits: Counter[int] = Counter()
+        self.delivered = 0
         self._asked: set[str] = set()
         self._seconds: Counter[int] = Counter()
         self._alarms: dict[int, Callable[[], object]] = {}
@@ -212,18 +169,6 @@ class LocalSite(Served):
         return f"http://{self.HOST}:{self.port}/"
 
     @property
-    def hits(self) -> dict[int, int]:
-        """How often each page was delivered so far; a page never delivered is not in it."""
-        with self._lock:
-            return dict(self._hits)
-
-    @property
-    def delivered(self) -> int:
-        """How many pages were delivered so far."""
-        with self._lock:
-            return self._delivered
-
-    @property
     def missed(self) -> set[int]:
         """The pages that nobody has fetched."""
         return set(range(self.pages)) - self.hits.keys()
@@ -231,7 +176,7 @@ class LocalSite(Served):
     @property
     def repeated(self) -> dict[int, int]:
         """The pages that were delivered more than once, and how often."""
-        return {page: hits for page, hits in self.hits.items() if hits > 1}
+        return {page: hits for page, hits in [*self.hits.items()] if hits > 1}
 
     @property
     def urls(self) -> set[str]:
@@ -259,9 +204,9 @@ class LocalSite(Served):
             if answer.status is not HTTPStatus.NOT_FOUND:
                 self._asked.add(target)
             if answer.page is not None:
-                self._hits[answer.page] += 1
-                self._delivered += 1
-                alarm = self._alarms.pop(self._delivered, None)
+                self.hits[answer.page] += 1
+                self.delivered += 1
+                alarm = self._alarms.pop(self.delivered, None)
         if alarm:
             alarm()
         return answer

@@ -2,23 +2,100 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
 import time
 from contextlib import contextmanager, suppress
+from socketserver import BaseRequestHandler
 
-FAULTS = ("reset", "drop reply", "stall", "stall reply", "late", "garble reply")
-MORE_FAULTS = (*FAULTS, "half reply", "twice")
+from support.served import Served
+
+MORE_FAULTS = (
+    *("reset", "drop reply", "stall", "stall reply"),
+    *("late", "garble reply", "half reply", "twice"),
+)
 
 
-class Proxy:
+class _Connection(BaseRequestHandler):
+    def handle(self):
+        self.proxy, self.fault, self.answered = self.server.site, None, threading.Event()
+        try:
+            self.upstream = socket.create_connection((self.proxy.HOST, self.proxy.upstream))
+        except OSError:
+            _reset(self.request)
+            return
+        for end in (self.request, self.upstream):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.proxy.connections.append(self)
+        replies = threading.Thread(target=self._carry, args=(self._replies,), daemon=True)
+        replies.start()
+        self._carry(self._requests)
+
+    def reset(self):
+        _reset(self.request)
+        if self.fault != "late":
+            _reset(self.upstream)
+
+    def deliver(self, request):
+        """Carry out a request that was held back."""
+        self.upstream.sendall(request)
+        assert self.answered.wait(10)
+
+    def _carry(self, part):
+        with suppress(OSError):
+            part()
+        self.reset()
+
+    def _requests(self):
+        while request := self.request.recv(1 << 20):
+            fault = self.proxy.fault(request)
+            if fault != "twice":
+                self.fault = fault or self.fault
+            time.sleep(self.proxy.delay)
+            if self.fault == "reset":
+                return
+            if self.fault == "late":
+                self.proxy.late.append((self, request))
+                return
+            if self.fault != "stall":
+                self.upstream.sendall(request)
+            if fault == "twice":
+                with socket.create_connection(self.upstream.getpeername()) as another:
+                    another.sendall(request)
+                    assert another.recv(1 << 20)
+
+    def _replies(self):
+        while reply := self.upstream.recv(1 << 20):
+            if self.fault == "late":
+                self.answered.set()
+                _reset(self.upstream)
+                return
+            if self.fault == "drop reply":
+                return
+            if self.fault == "half reply":
+                self.request.sendall(reply[: len(reply) // 2])
+                return
+            if self.fault == "garble reply":
+                self.request.sendall(b":no number\r\n")
+            elif self.fault is None:
+                self._reply(reply)
+
+    def _reply(self, reply):
+        size = max(1, int(min(self.proxy.rate / 80, 1 << 20)))
+        for start in range(0, len(reply), size):
+            part = reply[start : start + size]
+            time.sleep(len(part) / self.proxy.rate)
+            self.request.sendall(part)
+
+
+class Proxy(Served):
     """Stands before a server on loopback, as a context manager.
 
-    `delay`: seconds added to a round trip. `drip`: seconds between two bytes of a reply. `rate`:
-    bytes of replies that come in a second, 0 for all at once. `faults`:
-    number of a counted request, from 1, to what happens to it; counted are requests that contain
-    `counted`.
+    `delay`: seconds added to a round trip. `rate`: bytes of replies that come in a second.
+    `faults`: number of a counted request, from 1, to what happens to it; counted are requests that
+    contain `counted`.
 
     - reset: the request is not delivered, the connection is reset;
     - drop reply: it is delivered, the connection is reset instead of the reply;
@@ -30,37 +107,27 @@ class Proxy:
     - late: the connection is reset, and the request delivered when `deliver` is called.
     """
 
-    GARBLED = b":no number\r\n"
+    handler = _Connection
 
     def __init__(self, port, *, delay=0.0, counted=b""):
-        self.upstream = port
-        self.delay = delay
-        self.drip = self.rate = 0.0
-        self.counted = counted
-        self.faults = {}
-        self.requests = 0
-        self._late = []
-        self._open = set()
+        self.upstream, self.delay, self.counted = port, delay, counted
+        self.rate, self.faults, self.requests = math.inf, {}, 0
+        self.connections, self.late = [], []
         self._lock = threading.Lock()
 
-    def __enter__(self):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
     def __exit__(self, *exc_info):
-        with suppress(OSError):  # wakes up accept()
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().__exit__()
         self.cut()
-        for connection, _ in self._late:
-            _reset(connection.server)
+        for connection, _ in self.late:
+            _reset(connection.upstream)
+
+    @property
+    def url(self):
+        return f"redis://{self.HOST}:{self.port}/0"
 
     def cut(self):
         """Reset all connections."""
-        for connection in list(self._open):
+        for connection in [*self.connections]:
             connection.reset()
 
     @contextmanager
@@ -72,12 +139,10 @@ class Proxy:
         self.upstream = upstream
 
     def deliver(self):
-        """Carry out the requests that were held back; return how many there were."""
-        late, self._late = self._late, []
+        """Carry out the requests that were held back."""
+        late, self.late = self.late, []
         for connection, request in late:
-            connection.server.sendall(request)
-            assert connection.answered.wait(10)
-        return len(late)
+            connection.deliver(request)
 
     def fault(self, request):
         """Count a request; return what shall happen to it."""
@@ -87,125 +152,24 @@ class Proxy:
             self.requests += 1
             return self.faults.get(self.requests)
 
-    def hold(self, connection, request):
-        self._late.append((connection, request))
 
-    def send(self, request):
-        """Deliver a request on a connection of its own, and wait for the reply."""
-        with socket.create_connection(("127.0.0.1", self.upstream)) as server:
-            server.sendall(request)
-            assert server.recv(1 << 20)
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self.upstream))
-            except OSError:
-                _reset(client)
-                continue
-            connection = _Connection(self, client, server)
-            self._open.add(connection)
-            for work in (connection.requests, connection.replies):
-                threading.Thread(target=work, daemon=True).start()
+class _Repeating(BaseRequestHandler):
+    def handle(self):
+        with suppress(OSError):
+            while self.request.recv(1 << 20):
+                self.request.sendall(self.server.site.reply)
 
 
-class Answering:
+class Answering(Served):
     """Gives the same answer to everything, as a context manager that returns its port."""
 
+    handler = _Repeating
+
     def __init__(self, reply):
-        self._reply = reply
+        self.reply = reply
 
     def __enter__(self):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self._listener.getsockname()[1]
-
-    def __exit__(self, *exc_info):
-        with suppress(OSError):  # wakes up accept()
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self):
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
-
-    def _answer(self, client):
-        with suppress(OSError), client:
-            while client.recv(1 << 20):
-                client.sendall(self._reply)
-
-
-class _Connection:
-    def __init__(self, proxy, client, server):
-        self.proxy = proxy
-        self.client = client
-        self.server = server
-        self.fault = None
-        self.answered = threading.Event()
-        for end in (client, server):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def reset(self):
-        _reset(self.client)
-        if self.fault != "late":
-            _reset(self.server)
-
-    def requests(self):
-        with suppress(OSError):
-            while request := self.client.recv(1 << 20):
-                self.fault = self.proxy.fault(request) or self.fault
-                if self.proxy.delay:
-                    time.sleep(self.proxy.delay)
-                if self.fault == "reset":
-                    break
-                if self.fault == "late":
-                    self.proxy.hold(self, request)
-                    break
-                if self.fault != "stall":
-                    self.server.sendall(request)
-                if self.fault == "twice":
-                    self.proxy.send(request)
-                    self.fault = None
-        self.reset()
-
-    def replies(self):
-        with suppress(OSError):
-            while reply := self.server.recv(1 << 20):
-                if self.fault == "late":
-                    self.answered.set()
-                    _reset(self.server)
-                    return
-                if self.fault == "drop reply":
-                    break
-                if self.fault == "half reply":
-                    self.client.sendall(reply[: len(reply) // 2])
-                    break
-                if self.fault == "garble reply":
-                    self.client.sendall(self.proxy.GARBLED)
-                    continue
-                if self.fault is None:
-                    self._reply(reply)
-        self.reset()
-
-    def _reply(self, reply):
-        if self.proxy.rate:
-            for start in range(0, len(reply), 50_000):
-                part = reply[start : start + 50_000]
-                time.sleep(len(part) / self.proxy.rate)
-                self.client.sendall(part)
-            return
-        if not self.proxy.drip:
-            self.client.sendall(reply)
-            return
-        for byte in reply:
-            self.client.sendall(bytes([byte]))
-            time.sleep(self.proxy.drip)
+        return super().__enter__().port
 
 
 def _reset(end):
