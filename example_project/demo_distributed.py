@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from signal import SIGCONT
+from signal import SIGCONT, SIGSTOP
 from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -26,7 +26,6 @@ from scrapy.utils.request import fingerprint
 from support.in_flight import pages_of, taken_by
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
-from support.processes import freeze
 
 PAGES: Final = 3000
 PACE: Final = 100  # requests a second, of all workers together
@@ -57,6 +56,11 @@ class Worker:
         command += ["--logfile", str(self.log), "--loglevel", "INFO"]
         environment = os.environ | {"SCRAPY_SETTINGS_MODULE": "example.settings"}
         self.process = subprocess.Popen(command, cwd=PROJECT, env=environment)
+
+    def freeze(self) -> None:
+        """Stop it, and wait until it stands still: from then on it sends nothing."""
+        self.process.send_signal(SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
 
     def finish(self) -> dict[str, Any]:
         """Wait for the end of the crawl; return its stats.
@@ -103,7 +107,7 @@ def demonstrate(site: LocalSite, server: LocalRedis, folder: Path) -> None:
         killed = had_fetched(site, server, workers[0])
         SCREEN.print(f"At page {site.delivered:,} a worker was killed with SIGKILL")
         wait(events[1])
-        freeze(workers[1].process)
+        workers[1].freeze()
         stopped = time.monotonic()
         frozen = pages_of(site, taken_by(server, workers[1].process.pid))
         SCREEN.print(f"At page {site.delivered:,} another one was frozen for {FROZEN:.0f} seconds")

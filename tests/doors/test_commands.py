@@ -14,7 +14,7 @@ from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored_job
 from support.localredis import keys
-from support.processes import run
+from support.processes import run_line
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, delete, runner
@@ -318,7 +318,7 @@ def test_a_wrong_verb_and_help_and_what_needs_redis():
     for line, shown in lines.items():
         called = f"execute(['scrapy', 'bloom', *{line!r}.split()])"
         program = f"from scrapy.cmdline import execute; {called}"
-        done = run("-c", f"import sys; sys.modules['redis'] = None; {program}")
+        done = run_line(f"import sys; sys.modules['redis'] = None; {program}")
         assert done.returncode == (0 if line[-2:] in ("-h", "") else 2), done.stderr
         assert shown in done.stdout + done.stderr, line
 

@@ -1,19 +1,13 @@
 """Crawls for tests: in this process, and as `scrapy` in a process of its own."""
 
 import os
-import re
-import signal
-import subprocess
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 
 from support.processes import environment
-from support.programs import Program
-from support.waiting import PATIENCE, until
+from support.programs import Run
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -155,76 +149,3 @@ class Project:
         site.when(deliveries, run.kill)
         run.end()
         return run
-
-
-class Run(Program):
-    """A command that runs."""
-
-    def __init__(self, folder, command, environment):
-        logs = Path(mkdtemp(dir=folder, prefix="log-"))
-        self._output, self._log = logs / "output", logs / "errors"
-        for file in (self._output, self._log):
-            file.touch()
-        super().__init__(command, folder, environment, self._output, self._log)
-
-    def interrupt(self):
-        """Ask it to stop cleanly, as Ctrl-C does."""
-        self.send_signal(signal.SIGINT)
-
-    def said(self, *texts):
-        """Wait until it writes a line with one of these texts to its log."""
-
-        def is_there():
-            return any(text in self.log for text in texts)
-
-        until(lambda: is_there() or self.ended)
-        assert is_there(), f"never said any of {texts!r}:\n{self.log}"
-
-    def end(self):
-        """Wait for its end; return its exit code."""
-        try:
-            return self.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"did not end in time:\n{self.log}") from None
-
-    def complete(self):
-        """Wait for a crawl that is to end by itself, and without a mishap."""
-        assert self.end() == 0, self.log
-        assert self.reason == "finished", self.log
-        assert "Traceback" not in self.log, self.log
-
-    @property
-    def ended(self):
-        """Whether it has ended."""
-        return self.poll() is not None
-
-    @property
-    def output(self):
-        """What it has printed so far."""
-        return self._output.read_text()
-
-    @property
-    def log(self):
-        """What it has written to its log so far."""
-        return self._log.read_text(errors="replace")  # it may be writing
-
-    def logged(self, level):
-        """List the lines of a level in its log, without time and name."""
-        mark = f"] {level}: "
-        return [line.partition(mark)[2] for line in self.log.splitlines() if mark in line]
-
-    @property
-    def reason(self):
-        """The reason with which its spider was closed, empty if it was not."""
-        return self.log.partition("Spider closed (")[2].partition(")")[0]
-
-    @property
-    def stats(self):
-        """The numbers in its closing dump."""
-        dump = self.log.partition("Dumping Scrapy stats:")[2]
-        return {key: float(value) for key, value in re.findall(r"'(\S+)': ([-\d.e]+)[,}]", dump)}
-
-    def stat(self, key):
-        """Return a number from the closing dump; 0 if it is not there."""
-        assert self.stats
-        return self.stats.get(key, 0)

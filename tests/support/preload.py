@@ -9,41 +9,32 @@ from scrapy.settings import default_settings
 
 REACTOR = "twisted.internet.reactor"
 IMPORTED = (
-    "hypothesis.strategies",
-    "pytest",
+    "encodings.idna",
     "scrapy.cmdline",
     "scrapy.commands.check",
     "scrapy.commands.shell",
-    "scrapy.core.engine",
-    "scrapy.core.scheduler",
-    "scrapy.linkextractors",
     "scrapy.squeues",
-    "scrapy_bloom.addon",
     "scrapy_bloom.commands",
-    "scrapy_bloom.dupefilter",
     "scrapy_bloom.local.frontier",
-    "scrapy_bloom.redis.filter",
     "scrapy_bloom.redis.frontier",
     "scrapy_bloom.scheduler",
     "scrapy_redis.scheduler",
-    "scrapy_redis.spiders",
-    "encodings.idna",
+    "support.kept_spiders",
+    "support.shared_spiders",
 )
 
 
-def parts():
-    """Return the modules of the parts that Scrapy's default settings name."""
-    for name, value in vars(default_settings).items():
-        if name.isupper():
-            of_each = [*value, *value.values()] if isinstance(value, dict) else [value]
-            for path in of_each:
-                if isinstance(path, str) and path.startswith("scrapy."):
-                    yield path.rpartition(".")[0]
+def names_in(value):
+    """Yield the modules of the parts that a setting names."""
+    for part in [*value, *value.values()] if isinstance(value, dict) else [value]:
+        if isinstance(part, str) and part.startswith("scrapy."):
+            yield part.rpartition(".")[0]
 
 
 # Whoever imports the reactor installs one, and each program chooses its own.
 sys.modules[REACTOR] = None
-for name in (*IMPORTED, *parts()):
+parts = [name for value in vars(default_settings).values() for name in names_in(value)]
+for name in (*IMPORTED, *parts):
     with suppress(ImportError):
         import_module(name)
 del sys.modules[REACTOR]

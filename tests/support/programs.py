@@ -1,57 +1,53 @@
-"""Python modules as processes that run at once, where Scrapy would need most of a second."""
+"""Commands that run at once in processes of their own, where `scrapy` needs most of a second."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import runpy
 import signal
-import subprocess
 import sys
 from multiprocessing import connection
 from pathlib import Path
+from tempfile import mkdtemp
 from threading import Lock
 
 from support import processes
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 
-class Program:
-    """A program that runs.
+class Run:
+    """A command that runs.
 
     Args:
+        folder: its working directory, below which its output and its log are, too.
         command: what follows ``python -m`` on a command line: a module, and then arguments.
-        folder: its working directory.
         environment: its environment.
-        output: the path of a file for what it prints.
-        errors: the path of a file for its errors.
 
     Attributes:
         pid: its process.
     """
 
-    def __init__(self, command, folder, environment, output, errors):
-        told = [*map(str, command)], str(folder), environment, (str(output), str(errors))
+    def __init__(self, folder, command, environment):
+        logs = Path(mkdtemp(dir=folder, prefix="log-"))
+        self._files = logs / "output", logs / "errors"
+        for file in self._files:
+            file.touch()
+        told = [*map(str, command)], str(folder), environment, self._files
         self._process = processes.workers().Process(target=_become, args=told, daemon=True)
         self._process.start()
         self.pid = self._process.pid
         self._lock = Lock()
 
-    def poll(self):
-        """Return its exit code if it has ended."""
-        with self._lock:
-            return self._process.exitcode
-
-    def wait(self, timeout=None):
-        """Wait for its end; return its exit code."""
-        if not connection.wait([self._process.sentinel], timeout):
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        return self.poll()
-
     def send_signal(self, number):
         """Send it a signal, if it has not ended."""
-        if self.poll() is None:
+        if not self.ended:
             os.kill(self.pid, number)
+
+    def interrupt(self):
+        """Ask it to stop cleanly, as Ctrl-C does."""
+        self.send_signal(signal.SIGINT)
 
     def kill(self):
         """End it at once."""
@@ -63,11 +59,69 @@ class Program:
         state = Path(f"/proc/{self.pid}/stat")
         until(lambda: state.read_text().rpartition(") ")[2][0] == "T")
 
+    def said(self, *texts):
+        """Wait until it writes a line with one of these texts to its log."""
+
+        def is_there():
+            return any(text in self.log for text in texts)
+
+        until(lambda: is_there() or self.ended)
+        assert is_there(), f"never said any of {texts!r}:\n{self.log}"
+
+    def end(self):
+        """Wait for its end; return its exit code."""
+        ended = connection.wait([self._process.sentinel], PATIENCE)
+        assert ended, f"did not end in time:\n{self.log}"
+        return self._exit_code
+
+    def complete(self):
+        """Wait for a crawl that is to end by itself, and without a mishap."""
+        assert self.end() == 0, self.log
+        assert self.reason == "finished", self.log
+        assert "Traceback" not in self.log, self.log
+
+    @property
+    def ended(self):
+        """Whether it has ended."""
+        return self._exit_code is not None
+
+    @property
+    def _exit_code(self):
+        with self._lock:
+            return self._process.exitcode
+
+    @property
+    def output(self):
+        """What it has printed so far."""
+        return self._files[0].read_text()
+
+    @property
+    def log(self):
+        """What it has written to its log so far."""
+        return self._files[1].read_text(errors="replace")  # it may be writing
+
+    def logged(self, level):
+        """List the lines of a level in its log, without time and name."""
+        mark = f"] {level}: "
+        return [line.partition(mark)[2] for line in self.log.splitlines() if mark in line]
+
+    @property
+    def reason(self):
+        """The reason with which its spider was closed, empty if it was not."""
+        return self.log.partition("Spider closed (")[2].partition(")")[0]
+
+    def stat(self, key):
+        """Return a number from the closing dump; 0 if it is not there."""
+        dump = self.log.partition("Dumping Scrapy stats:")[2]
+        assert dump
+        number = re.search(rf"'{re.escape(key)}': ([-\d.e]+)[,}}]", dump)
+        return float(number[1]) if number else 0
+
 
 def _become(command, folder, environment, outputs):
     """Run a program as `python` runs it, in this process."""
     for number, output in enumerate(outputs, 1):
-        with open(output, "wb") as file:  # noqa: PTH123
+        with output.open("wb") as file:
             os.dup2(file.fileno(), number)
     # Without buffers: a signal that comes in mid-write ends Scrapy's handler there, which logs.
     sys.stdout, sys.stderr = (
