@@ -7,7 +7,7 @@ from pytest_twisted import ensureDeferred
 from support.crawling import Follower, crawl
 from support.full_disk import Limited
 from support.internals import synchronous
-from support.kills import urls_in
+from support.kills import items_in
 from support.localsite import LocalSite
 from support.waiting import until
 
@@ -75,7 +75,7 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(
         assert site.missed == set()
         assert site.repeated == {}
     if spider == "wordy":
-        assert len(feed.read_text().splitlines()) == len(urls_in(feed)) == 150
+        assert len(feed.read_text().splitlines()) == len(items_in(feed)) == 150
     assert "Traceback" not in run.log
     assert run.log.count(said) == 1
     assert run.stat("bloom/not_stored") == 0

@@ -7,11 +7,10 @@ import time
 from collections import defaultdict
 
 import pytest
-from support.localredis import LocalRedis
-from support.redis_crawls import Crawl
+from support.crawling import at
+from support.kills import kill_each
 from support.short_leases import SHORT
 from support.sites import Pages
-from support.waiting import until
 
 from scrapy_bloom.redis.upkeep import SLOWEST_POLL
 
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("sho
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-WORKERS = 3
 PAGES = 300
 HOSTS = 6
 HOLD = 3
@@ -47,24 +45,22 @@ class WaitingSite(dict):
     """
 
     def __init__(self, spread, seed):
-        super().__init__()
+        super().__init__(dict.fromkeys(["/", *(f"/{page}" for page in range(PAGES))], self.visit))
         dice = random.Random(seed)
-        self.spread, self.lock = spread, threading.Lock()
+        self.lock, self.delivered = threading.Lock(), 0
         self.delays = {page: dice.choice((0, dice.uniform(1, spread))) for page in range(1, PAGES)}
         self.links = defaultdict(list)
         for page in range(1, PAGES):
             self.links[dice.randrange(0, 1 + page // 10)].append(page)
         self.asked = defaultdict(list)  # page: when, and whether it was delivered
         self.holds = []  # page, when
-        for page in range(PAGES):
-            self[f"/{page}"] = self.visit
-        self["/"] = self["/0"]
 
     def visit(self, path, _cookie):
         page, now = int(path.partition("?")[0][1:] or 0), time.monotonic()
         with self.lock:
             busy = page % 20 == 4 and not self.asked[page]
             self.asked[page].append((now, not busy))
+            self.delivered += not busy
             if busy:
                 self.holds.append((page, now))
         if busy:
@@ -75,17 +71,8 @@ class WaitingSite(dict):
         ]
 
     @property
-    def delivered(self):
-        with self.lock:
-            return sum(done for visits in self.asked.values() for _, done in visits)
-
-    @property
     def missed(self):
-        with self.lock:
-            fetched = {
-                page for page, visits in self.asked.items() if any(done for _, done in visits)
-            }
-        return set(range(PAGES)) - fetched
+        return {page for page in range(PAGES) if not any(done for _, done in self.asked[page])}
 
     def standing_holds(self, kills):
         """Return the holds that no kill has undone: each page, and when it asked."""
@@ -105,11 +92,6 @@ class WaitingSite(dict):
                 yield child, first, max(over, default=begun[0] + delay)
         for page, moment in self.standing_holds(kills):
             yield page, self.asked[page][1][0], moment + HOLD
-
-    def too_early(self, kills):
-        """Return the pages that were asked for before their time, and by how many seconds."""
-        times = self.times_due(kills)
-        return [(page, due - first) for page, first, due in times if first < due - EARLY]
 
     def latest(self, kills):
         """Return by how many seconds the latest page was late, since its host was held or a worker
@@ -139,69 +121,34 @@ class WaitingSite(dict):
         )
 
 
-def settings(name):
-    return {
-        "SCHEDULER": "scrapy_bloom.Scheduler",
-        "SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{name}",
-        "LOG_LEVEL": "INFO",
-    }
+@pytest.mark.parametrize("queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+@at("kept job", "shared")
+def test_nothing_that_waits_is_lost_or_sent_too_early(project, place, queue):
+    dice, victims, kills = random.Random(queue), [], []
+    workers = 1 if "JOBDIR" in place else 3
+    settings = {"SCHEDULER_PRIORITY_QUEUE": f"scrapy.pqueues.{queue}", "LOG_LEVEL": "INFO", **place}
+    site = WaitingSite(3 + 2 * KILLS, queue)
+    with Pages(site) as pages:
 
+        def start():
+            return project.crawl(pages, spider="late", keep=False, **settings)
 
-def check(site, kills, name):
+        most = 2 * PAGES // (KILLS + 8)
+        for victim in kill_each(site, start, KILLS, dice, workers=workers, most=most):
+            assert "Traceback" not in victim.log
+            victims.append(victim)
+            kills.append(time.monotonic())
+        for run in project.runs:
+            if run not in victims:
+                run.complete()
     assert site.missed == set()
-    assert site.too_early(kills) == []
+    assert [each for each in site.times_due(kills) if each[1] < each[2] - EARLY] == []
     to_held, latest = site.sent_to_held(kills), site.latest(kills)
     again = sum(map(len, site.asked.values())) - len(site.holds) - PAGES
     print(  # noqa: T201 - `make kills` shows it
-        f"{name}: {len(kills)} kills, {len(site.holds)} holds, {again} again, {to_held} late to a"
-        f" held host, the latest {latest:.1f} s after its time or a kill"
+        f"{queue}, {workers}: {len(kills)} kills, {len(site.holds)} holds, {again} again, {to_held}"
+        f" late to a held host, the latest {latest:.1f} s after its time or a kill"
     )
     if KILLS > 1:  # a machine that runs other tests meanwhile is late
         assert to_held == 0
         assert latest < LATE
-
-
-QUEUES = ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"]
-
-
-@pytest.mark.parametrize("queue", QUEUES)
-def test_a_crawl_that_waits_may_be_killed(project, queue):
-    dice, kills = random.Random(queue), []
-    site = WaitingSite(3 + 2 * KILLS, queue)
-    with Pages(site) as pages:
-        while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 8))
-            run = project.crawl(pages, spider="late", **settings(queue))
-            until(lambda: site.delivered >= enough or run.ended)  # noqa: B023 - called at once
-            if run.ended:
-                break  # it is over
-            run.kill()
-            run.end()
-            kills.append(time.monotonic())
-        project.crawl(pages, spider="late", **settings(queue)).complete()
-    check(site, kills, f"local, {queue}")
-
-
-@pytest.mark.parametrize("queue", QUEUES)
-def test_workers_that_wait_may_be_killed(tmp_path, queue):
-    dice, kills = random.Random(queue), []
-    site = WaitingSite(3 + 2 * KILLS, queue)
-    with (
-        LocalRedis() as server,
-        Pages(site) as pages,
-        Crawl(pages, server, tmp_path, BLOOM_REDIS_URL=server.url, **settings(queue)) as crawl,
-    ):
-        workers = [crawl.join(spider="late") for _ in range(WORKERS)]
-        while len(kills) < KILLS:
-            enough = site.delivered + dice.randint(1, 2 * PAGES // (KILLS + 8))
-            until(lambda: site.delivered >= enough or all(each.ended for each in workers))  # noqa: B023
-            victim = dice.randrange(WORKERS)
-            if workers[victim].ended:
-                break
-            workers[victim].kill()
-            workers[victim].end()
-            kills.append(time.monotonic())
-            workers[victim] = crawl.join(spider="late")
-        crawl.wait()
-    assert "Traceback" not in "".join(run.log for run in crawl.runs)
-    check(site, kills, f"workers, {queue}")

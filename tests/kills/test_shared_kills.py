@@ -5,17 +5,16 @@ import random
 
 import pytest
 from support.in_flight import pages_of, taken_by
+from support.kills import kill_each
 from support.localredis import LocalRedis
 from support.localsite import LocalSite, StormySite
 from support.redis_crawls import Crawl
-from support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
-WORKERS = 3
 SERIES = {
     "plain": {},
     "breadth first": {
@@ -25,12 +24,6 @@ SERIES = {
     "one at a time": {"CONCURRENT_REQUESTS": 1},
     "retries": {},
 }
-
-
-def wait_for_pages(site, more, workers):
-    """Wait until so many more pages are delivered, or until all workers have ended."""
-    enough = site.delivered + more
-    until(lambda: site.delivered >= enough or all(each.ended for each in workers))
 
 
 @pytest.mark.parametrize("name", SERIES)
@@ -46,17 +39,9 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
         ) as crawl,
     ):
-        workers = [crawl.join() for _ in range(WORKERS)]
-        while kills < KILLS:
-            wait_for_pages(site, dice.randint(1, 60), workers)
-            victim = dice.randrange(WORKERS)
-            if workers[victim].ended:
-                break  # the crawl is over
-            workers[victim].kill()
-            workers[victim].end()
+        for victim in kill_each(site, crawl.join, KILLS, dice, workers=3, most=60):
             kills += 1
-            under_way |= pages_of(site, taken_by(server, workers[victim].pid))
-            workers[victim] = crawl.join()
+            under_way |= pages_of(site, taken_by(server, victim.pid))
         crawl.wait()
         assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
         if name != "retries":  # what is tried again is not filtered, nor what it redirects to

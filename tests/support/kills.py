@@ -4,7 +4,6 @@ import json
 import random
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from support.waiting import until
 
@@ -44,60 +43,37 @@ EXPECTED = (
 """What the log of a run with tracebacks says."""
 
 
-@dataclass
-class Tally:
-    """What a series has shown so far.
+KINDS = {"stopped": 15, "while closing": 17, "at any moment": 34, "at a chosen moment": 34}
+"""What becomes of a run, and how often of a hundred."""
 
-    Attributes:
-        kills: runs that were killed.
-        stops: runs that were stopped cleanly, on the way.
-        kinds: how often each way of killing was met.
-    """
-
-    kills: int = 0
-    stops: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)
-
-    def count(self, kind):
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+STEP = 20
+"""Pages that a run delivers before that, on average."""
 
 
-def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
+def series(project, site, kills, seed, **crawl):
     """Kill a crawl of a site so often, stop it cleanly now and then, and let it end.
 
-    :param stops: share of the runs that are stopped instead.
-    :param step: pages that a run delivers before it is killed, on average.
+    Return how often each kind of kill was met, and how often it was stopped.
     """
-    dice = random.Random(seed)
-    tally = Tally()
+    dice, tally, stops = random.Random(seed), Counter(), 0
     crawl = {"SCHEDULER": "support.kill_points.Scheduler", "LOG_LEVEL": "INFO", **crawl}
-    while tally.kills < kills:
-        run = None
-        if dice.random() < stops:
-            run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step))
-            run.interrupt()
-            kind = "stopped"
-        elif dice.random() < 0.2:
-            kind = dice.choice(CLOSING)
-            dies = {"DIE": f"{kind}:1"}
-            run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step), dies)
-            run.interrupt()
-        elif dice.random() < 0.5:
-            run = _until_delivered(project, site, crawl, dice.randint(1, 2 * step))
-            run.kill()
-            kind = "at any moment"
+    while tally.total() < kills:
+        kind = dice.choices([*KINDS], [*KINDS.values()])[0]
+        points = {"while closing": CLOSING, "at a chosen moment": MOMENTS + ONCE}.get(kind)
+        point = dice.choice(points) if points else None
+        dies = {"DIE": f"{point}:{dice.randint(1, 5) if point in MOMENTS else 1}"} if point else {}
+        run = project.crawl(site, environment=dies, **crawl)
+        if kind == "at a chosen moment":
+            site.when(site.delivered + 4 * STEP, run.kill)  # it may never come to that
         else:
-            kind = dice.choice(MOMENTS + ONCE)
-            number = dice.randint(1, 5) if kind in MOMENTS else 1
-            run = project.crawl(site, environment={"DIE": f"{kind}:{number}"}, **crawl)
-            site.when(site.delivered + 4 * step, run.kill)  # it may never come to that
+            until_delivered(site, dice.randint(1, 2 * STEP), [run])
+            (run.kill if kind == "at any moment" else run.interrupt)()
         code = run.end()
         assert "Traceback" not in run.log or any(text in run.log for text in EXPECTED), run.log
         if code == -9:
-            tally.kills += 1
-            tally.count(kind)
-        elif kind == "stopped" or kind in CLOSING:
-            tally.stops += 1
+            tally[point or kind] += 1
+        elif kind in {"stopped", "while closing"}:
+            stops += 1
             assert run.reason in {"shutdown", "finished"}, run.log
         else:
             assert run.reason == "finished", run.log
@@ -105,23 +81,34 @@ def series(project, site, kills, *, seed=0, stops=0.15, step=30, **crawl):
     run = project.crawl(site, **crawl)
     assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
-    return tally
+    return tally, stops
 
 
-def _until_delivered(project, site, crawl, pages, environment=None):
+def until_delivered(site, pages, runs):
+    """Wait until a site has delivered so many more pages, or until all of its crawl has ended."""
     enough = site.delivered + pages
-    run = project.crawl(site, environment=environment, **crawl)
-    until(lambda: site.delivered >= enough or run.ended)
-    return run
+    until(lambda: site.delivered >= enough or all(run.ended for run in runs))
 
 
-def urls_in(path):
-    """Return the URLs of a feed of JSON lines; a kill may have cut its last line."""
-    return set(items_in(path))
+def kill_each(site, start, kills, dice, *, workers, most):
+    """Kill a worker so often, and let another one take its place; yield each that was killed.
+
+    :param most: pages that the site delivers before the next one is killed.
+    """
+    runs = [start() for _ in range(workers)]
+    for _ in range(kills):
+        until_delivered(site, dice.randint(1, most), runs)
+        victim = dice.randrange(workers)
+        if runs[victim].ended:
+            return  # the crawl is over
+        runs[victim].kill()
+        runs[victim].end()
+        yield runs[victim]
+        runs[victim] = start()
 
 
 def items_in(path):
-    """Count the items of such a feed by their URL."""
+    """Count the items of a feed of JSON lines by their URL; a kill may have cut its last line."""
     urls = Counter()
     for line in path.read_text().splitlines() if path.exists() else ():
         with suppress(ValueError):

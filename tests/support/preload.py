@@ -14,6 +14,7 @@ IMPORTED = (
     "scrapy.commands.check",
     "scrapy.commands.shell",
     "scrapy.squeues",
+    "scrapy_bloom.addon",
     "scrapy_bloom.commands",
     "scrapy_bloom.local.frontier",
     "scrapy_bloom.redis.frontier",
