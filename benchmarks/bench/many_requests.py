@@ -36,8 +36,6 @@ def measure(server: LocalRedis, hosts: int, requests: int, take: int, calls: int
     client.flushall()
     plan = Plan(DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, project="p", spider="s", order="lifo")
     queue = SharedQueue(Worker(Server(server.url), TIMEOUT), "many", plan)
-    queue.open()
-    assert queue.shared is not None
     try:
         empty = client.info("memory")["used_memory"]
         _fill(queue, hosts, requests)

@@ -55,7 +55,6 @@ class RedisTarget:
         :raises StateError: if the server loses data that was written in this block.
         """
         worker = Worker(self._server, self._timeout)
-        worker.connect()
         try:
             with worker.explained():
                 yield worker

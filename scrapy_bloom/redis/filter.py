@@ -84,7 +84,6 @@ class RedisFilter:
         self._unknown = self._surprises = 0
         self.worker = Worker(server, timeout)
         try:
-            self.worker.connect()
             self.shared = SharedKey(self.worker, key, plan, known=known)
         except BaseException:
             self.worker.close()

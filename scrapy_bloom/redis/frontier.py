@@ -21,7 +21,6 @@ from scrapy_bloom.crawl.engine import (
     Downloads,
     Engine,
     Timer,
-    exit_with_error_code,
     has_queues_by_slot,
     run_beside,
 )
@@ -194,8 +193,7 @@ class SharedFrontier:
 
     def describe(self) -> tuple[str, ...]:
         """Bring the stats of the filter up to date; return what else is known, as phrases."""
-        shared = self._queue.shared
-        crowd = () if shared is None else describe_crawl(self._report, shared)
+        crowd = describe_crawl(self._report, self._queue.shared)
         return f"{len(self._in_flight):,} in flight", *crowd
 
     async def close(self) -> bool:
@@ -219,8 +217,8 @@ class SharedFrontier:
         finally:
             write_stats(self._report, self._queue, later=self._memory.later)
             warn_of_failed(self._report, self._queue)
-            shared, usable = self._queue.shared, self._queue.worker.usable.is_set()
-            self._report.describe(shared.info() if shared is not None and usable else None)
+            usable = self._queue.worker.usable.is_set()
+            self._report.describe(self._queue.shared.info() if usable else None)
             await run_beside(self._queue.close)
         return stored and not self._queue.offering
 
@@ -390,8 +388,6 @@ class SharedFrontier:
             return  # the worker logs it and retries
         self._gave_up = True
         self._starts.stop()
-        if not self._queue.worker.reached:
-            exit_with_error_code(self._crawler)
         self._report.give_up(error)
 
     # The beginning and the end

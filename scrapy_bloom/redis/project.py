@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
-from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
@@ -15,7 +15,6 @@ from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
-    ON_BACKEND_ERROR,
     REDIS_KEY,
     REDIS_TIMEOUT,
     REDIS_URL,
@@ -100,7 +99,7 @@ def plan_of(
 def queue_of(
     crawler: Crawler, settings: Settings, session: Session, kind: QueueKind, *, one_slot: bool
 ) -> SharedQueue:
-    """Return the queue of a crawl, open unless the server is to be waited for.
+    """Return the queue of a crawl.
 
     :param kind: the order of requests with the same priority, and their serialization.
     :param one_slot: whether hosts without a delay share one slot.
@@ -113,12 +112,8 @@ def queue_of(
     plan = plan_of(settings, session.fingerprinter, session.made_by, **owner)
     worker = Worker(server_of(settings), settings[REDIS_TIMEOUT])
     key = key_of(settings, spider=spider, project=project)
-    queue = SharedQueue(worker, key, plan, one_slot=one_slot)
     try:
-        queue.open()
-    except BaseException as error:
-        waits = settings[ON_BACKEND_ERROR] != "close"
-        if not (waits and isinstance(error, BackendError) and error.temporary):
-            worker.close()
-            raise
-    return queue
+        return SharedQueue(worker, key, plan, one_slot=one_slot)
+    except BaseException:
+        worker.close()
+        raise

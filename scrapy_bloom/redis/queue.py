@@ -67,41 +67,33 @@ class SharedQueue:
     :param key: of the filter.
     :param plan: with project, spider and order.
     :param one_slot: whether hosts without a delay share one slot.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if something else is under the key, or another crawl.
 
     Attributes:
-        key: as given.
+        worker: as given, like `key`.
         offering: how many entries wait here, or are being sent.
         surprises: how often the server has lost something, or this worker its lease.
-        shared: the worker at the key; None until the server was reached.
+        shared: the worker at the key.
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, one_slot: bool = False) -> None:
         self.worker, self.key = worker, key
         self.offering = self.surprises = 0
-        self.shared: SharedKey | None = None
-        self._plan, self._one_slot = plan, one_slot
+        self.shared = SharedKey(worker, key, plan)
+        self._one_slot = one_slot
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self._next = Call()  # what else the next one says
         self._taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
-
-    def open(self) -> None:
-        """Open the key, unless it is open. Exchanges retry this if it has failed.
-
-        :raises BackendError: if the server cannot be used.
-        :raises StateError: if something else is under the key, or another crawl.
-        """
-        if self.shared is None:
-            self.worker.connect()
-            self.shared = SharedKey(self.worker, self.key, self._plan)
-            self.worker.start_heartbeats(self.shared.keep_alive)
+        worker.start_heartbeats(self.shared.keep_alive)
 
     # What is sent
 
     def knows(self, fingerprint: bytes) -> bool:
         """Return whether this worker knows, without asking, that a page was let through."""
-        return self.shared is not None and self.shared.knows(fingerprint)
+        return self.shared.knows(fingerprint)
 
     def offer(self, entry: Entry) -> None:
         """Send an entry with one of the next exchanges."""
@@ -170,7 +162,7 @@ class SharedQueue:
     @property
     def counts(self) -> Counts:
         """How many requests there are, as last reported."""
-        return Counts() if self.shared is None else self.shared.counts
+        return self.shared.counts
 
     @property
     def waiting(self) -> int:
@@ -180,7 +172,7 @@ class SharedQueue:
     @property
     def holds_lease(self) -> bool:
         """Whether, by its own clock, this worker cannot have been taken for dead."""
-        return self.shared is not None and self.shared.renewed > time.monotonic() - upkeep.LEASE
+        return self.shared.renewed > time.monotonic() - upkeep.LEASE
 
     # Exchanges
 
@@ -216,8 +208,6 @@ class SharedQueue:
     def carry_out(self, exchange: Exchange) -> None:
         """Make the call. This may run in a thread: it leaves the buffers alone."""
         try:
-            self.open()
-            assert self.shared is not None  # noqa: S101 - it is open
             if exchange.call is not None and self._surprise is None:
                 try:
                     exchange.answer = self.shared.call(exchange.call)
@@ -240,7 +230,7 @@ class SharedQueue:
     def settle(self, exchange: Exchange) -> Exchange:
         """Apply the outcome of an exchange, and return it."""
         call, answer, shared = exchange.call, exchange.answer, self.shared
-        if call is not None and answer is not UNANSWERED and shared is not None:
+        if call is not None and answer is not UNANSWERED:
             self._call = None
             self._taken.update(answer.taken)
             self.offering -= len(call.entries)
@@ -254,7 +244,7 @@ class SharedQueue:
                 and entry.max_age is None
                 and entry.fingerprint not in forgotten
             )
-        if exchange.void and shared is not None:
+        if exchange.void:
             shared.known.clear()
             self.surprises += 1
             # Entries and paces are sent again. What was taken is no longer ours.
@@ -267,16 +257,12 @@ class SharedQueue:
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after an exchange."""
-        if self.shared is None or self.has_work:
-            return False
-        counts = self.shared.counts
-        return not (counts.waiting or counts.taken)
+        return not (self.has_work or self.counts.waiting or self.counts.taken)
 
     def close(self) -> None:
         """Put back what was taken and is not done, and release the lease."""
         try:
-            if self.shared is not None:
-                self.shared.leave(self._taken)
+            self.shared.leave(self._taken)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()

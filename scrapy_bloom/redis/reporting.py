@@ -27,20 +27,16 @@ if TYPE_CHECKING:
 def report_opened(
     report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
 ) -> State | None:
-    """Log the state in which a filter was found, unless the server is unavailable.
+    """Log the state in which a filter was found, unless the server has just failed.
 
     :param crawl: whether the requests are there, too.
-    :returns: the state; None if the server is unavailable.
+    :returns: the state; None if it is unknown.
     """
-    if worker.client is None:
-        return None
     try:
-        state = Reader(worker, key).state()
+        state = Reader(worker, key).existing()
         with worker.explained():
             policy = eviction_policy(worker.client)
     except BloomError:  # checks will report it
-        state = None
-    if state is None:
         return None
     restored = state.items
     contents = f"{counted(restored, 'page')} known"
@@ -66,23 +62,16 @@ def report_opened(
 
 
 def report_crawl(report: Report, session: Session, queue: SharedQueue, *, windowed: bool) -> None:
-    """Log the state in which a crawl was found, or that the server cannot be used yet.
+    """Log the state in which a crawl was found, and what may be wrong with it.
 
     :param windowed: whether pages are fetched again after some time.
     """
     worker, key = queue.worker, queue.key
     state = report_opened(report, session, worker, key, crawl=True)
-    place = f"Redis at {worker.address}, key {key}"
-    if state is None:
-        limit = "" if worker.reached else f", at most {upkeep.FIRST_ANSWER:g} s for an answer"
-        report.info(
-            f"Crawl state in {place}: the server cannot be used yet, and the crawl waits for"
-            f" it{limit}. With BLOOM_ON_BACKEND_ERROR = 'close' it would end."
-        )
-        return
-    if state.items and not state.counts.waiting and not state.counts.taken and not windowed:
+    counts = queue.counts
+    if state is not None and state.items and not (counts.waiting or counts.taken or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-        report.finished(place, state.items, way)
+        report.finished(queue.shared.place, state.items, way)
     warn_of_failed(report, queue)
 
 

@@ -66,14 +66,14 @@ def _abandonable(act: Callable[[], T], deadline: float) -> T:
 class Worker:
     """Runs scripts on a server, and renews this worker's lease there.
 
-    :param server: to which :meth:`connect` connects.
+    :param server: to which it connects.
     :param timeout: most seconds that one call may take, including its retry.
+    :raises BackendError: if the server cannot be reached.
 
     Attributes:
         client: of redis-py; safe to use from any thread.
         error: of the last failed call.
         usable: set while the server is available, as far as is known.
-        reached: whether a server has ever answered, if only with an error.
         round_trips: calls to Redis.
         outages: how often Redis became unavailable.
         requeued: requests of dead workers that this one put back.
@@ -83,37 +83,21 @@ class Worker:
         self.address = server.address()
         self.timeout = timeout
         self.round_trips = self.outages = self.requeued = 0
-        self.client: Any = None
         self.usable = threading.Event()
         self.usable.set()
-        self.reached = False
         self.error = BackendError("")
         self._server = server
         self._scripts: dict[str, Any] = {}
         self._failing = threading.Lock()  # heartbeats fail in a thread of their own
-        self._created = time.monotonic()
         self._reported, self._warned = ("", float("-inf")), False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-
-    def connect(self) -> None:
-        """Connect to the server, unless already connected.
-
-        :raises BackendError: if that fails.
-        """
-        if self.client is not None:
-            return
         try:
-            self.client = _abandonable(
-                lambda: self._server.connect(self.timeout), time.monotonic() + self.timeout
+            self.client: Any = _abandonable(
+                lambda: server.connect(timeout), time.monotonic() + timeout
             )
         except redis.TimeoutError as error:
-            self._fail(self._server.error(error))
-            raise self.error from None
-        except BackendError as error:
-            self._fail(error)
-            raise self.error from None
-        self.reached = True
+            raise server.error(error) from None
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn what the client raises into a :class:`BackendError`."""
@@ -172,21 +156,14 @@ class Worker:
     def _fail(self, error: BackendError) -> None:
         """Record that the server is unavailable, and log that once a minute."""
         with self._failing:
-            self.reached = self.reached or error.answered
             now, begins = time.monotonic(), self.usable.is_set()
-            if error.temporary and not self.reached and now - self._created > upkeep.FIRST_ANSWER:
-                error = BackendError(
-                    f"{error} Nothing has answered there for {upkeep.FIRST_ANSWER:g} s: check"
-                    f" BLOOM_REDIS_URL."
-                )
             self.error = error
             self.outages += begins
             self.usable.clear()
             text, since = self._reported
-            if begins and self._thread is None:
-                return  # the first error of all is its caller's: perhaps nobody tries again
-            retried = error.temporary or self._thread is not None
-            if retried and (now - since > upkeep.WARN or (begins and text != str(error))):
+            if self._thread is None:
+                return  # nobody tries again: its caller reports it
+            if now - since > upkeep.WARN or (begins and text != str(error)):
                 self._reported, self._warned = (str(error), now), True
                 logger.warning("%s Retrying.", error)
 
@@ -206,8 +183,7 @@ class Worker:
         if isinstance(self.client, RedisCluster):
             # Its close() leaves them open.
             self.client.disconnect_connection_pools()  # type: ignore[no-untyped-call]
-        if self.client is not None:
-            self.client.close()
+        self.client.close()
 
     def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
         while not stop.wait(upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.RETRY):

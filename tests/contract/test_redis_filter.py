@@ -93,7 +93,6 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
     shift_leases(server, key, -3600)
     other.close()
     worker = Worker(Server(server.url), 10.0)
-    worker.connect()
     assert delete(worker, key) == {}  # as the command does
     worker.close()
     assert server.client().keys(f"{key}*") == [key.encode()]

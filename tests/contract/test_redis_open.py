@@ -13,7 +13,6 @@ from support.redis_plan import plan_of
 from support.waiting import until
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
-from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server, beginning, eviction_policy
 from scrapy_bloom.redis.project import key_of
 from scrapy_bloom.redis.reader import Reader
@@ -121,41 +120,9 @@ def test_a_url_that_only_looks_broken_is_taken(url):
     assert Server(url).url == url
 
 
-# A server that has not answered yet
+# A server that may soon be usable
 
 
-def unreached(url):
-    """Return the error of a worker that tries to connect and then tries again."""
-    reader = Worker(Server(url), 2.0)
-    for _ in range(2):
-        with pytest.raises(BackendError) as raised:
-            reader.connect()
-    return raised.value
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    "url",
-    ["redis://127.0.0.1:{}", "redis://nowhere.invalid:{}", "sentinel://127.0.0.1:{}/service"],
-)
-def test_an_address_where_nothing_ever_answers_is_not_waited_for_long(url):
-    error = unreached(url.format(free_port()))
-    assert not error.temporary
-    assert "Nothing has answered there for 0 s: check BLOOM_REDIS_URL" in str(error)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_server_of_another_protocol_has_not_answered():
-    with Answering(b"HTTP/1.1 400 Bad Request\r\n") as port:
-        assert "Nothing has answered" in str(unreached(f"redis://127.0.0.1:{port}"))
-
-
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "reply",
     [
@@ -164,20 +131,16 @@ def test_a_server_of_another_protocol_has_not_answered():
         b"-MASTERDOWN Link with MASTER is down\r\n",
     ],
 )
-def test_a_server_that_is_loading_has_answered(reply):
-    with Answering(reply) as port:
-        reader = Worker(Server(f"redis://127.0.0.1:{port}/1"), 2.0)
-        for _ in range(2):
-            with pytest.raises(BackendError) as raised:  # noqa: PT012 - whichever is the first
-                reader.connect()
-                reader.run("open", "key", probe=True)
-            assert raised.value.temporary, raised.value
+def test_a_server_that_is_loading_is_a_temporary_error(reply):
+    with Answering(reply) as port, pytest.raises(BackendError) as told:
+        open_filter(f"redis://127.0.0.1:{port}/1", "key")
+    assert told.value.temporary, told.value
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_cluster_that_is_down_has_answered():
-    with LocalRedis("--cluster-enabled", "yes") as node:
-        assert unreached(node.url.removesuffix("/0")).temporary
+def test_a_cluster_that_is_down_is_a_temporary_error():
+    with LocalRedis("--cluster-enabled", "yes") as node, pytest.raises(BackendError) as told:
+        open_filter(node.url.removesuffix("/0"), "key")
+    assert told.value.temporary
 
 
 def test_a_target_is_shown_without_its_password():
@@ -304,7 +267,6 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
     with pytest.raises(StateError, match=rf"{words} changed. Use the version .* that wrote it"):
         open_filter(server.url, key)
     reader = Worker(Server(server.url), 2.0)
-    reader.connect()
     with pytest.raises(StateError, match=rf"{words} changed. Use the version .* that wrote it"):
         Reader(reader, key).info()
     reader.close()

@@ -325,7 +325,6 @@ def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, 
         worker.freeze()
         key = "scrapybot:worker:bloom"
         own = Worker(Server(server.url), 10.0)
-        own.connect()
         until(lambda: delete(own, key) == {})  # its lease ends
         own.close()
         assert server.client().keys("*") == [key.encode()]

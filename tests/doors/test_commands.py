@@ -223,7 +223,6 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     key = next(keys)
     target = f"{server.url}#{key}"
     link = Worker(Server(server.url), 5.0)
-    link.connect()
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
     shared = SharedKey(link, key, plan)
     bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]

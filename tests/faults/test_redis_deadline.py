@@ -97,7 +97,6 @@ def test_large_requests_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
     with SlowLink(server.port) as link:
         queue = SharedQueue(Worker(Server(link.url), 2.0), key, plan_of(order="fifo"))
-        queue.open()
         for number in range(199):
             body = b"%d" % number + bytes(100_000)
             queue.offer(Entry("f", mark_of(number), body, source=number))
@@ -122,7 +121,6 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
             other.queue.offer(Entry("f", mark_of(number), body, source=number))
         other.say()
         queue = SharedQueue(Worker(Server(link.url), 2.0), key, other.plan)
-        queue.open()
         taken = []
         for _ in range(30):
             exchange = queue.prepare(100)

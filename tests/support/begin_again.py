@@ -249,7 +249,6 @@ class Crawler:
         self.world = world
         self.worker = FlakyWorker(world)
         self.queue = SharedQueue(self.worker, KEY, world.plan)
-        self.queue.open()
         self.worker.calm = False
         self.ready, self.flight, self.children = [], {}, Counter()
         self.frozen = self.beaten = 0.0

@@ -29,7 +29,6 @@ class Crawler:
         target = Server(target) if isinstance(target, str) else target
         self.queue = SharedQueue(Worker(target, 10.0), key, self.plan, one_slot=one_slot)
         self.have, self.default = {}, UNPACED
-        self.queue.open()
 
     def offer(self, *names, priority=0, filtered=True, slot="", wait=0.0):
         """Say these with the next exchange; their fingerprints can be told from their names."""

@@ -43,9 +43,7 @@ def _queue(url: str) -> SharedQueue:
     from scrapy_bloom.redis.worker import Worker
 
     plan = Plan(10_000_000, 1e-6, project="bench", spider="bench", order="lifo pickle")
-    queue = SharedQueue(Worker(Server(url), 60.0), KEY, plan)
-    queue.open()
-    return queue
+    return SharedQueue(Worker(Server(url), 60.0), KEY, plan)
 
 
 def _call(queue: SharedQueue, want: int) -> Exchange:
