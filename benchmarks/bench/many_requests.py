@@ -68,18 +68,18 @@ def _taker(queue: SharedQueue, want: int) -> Callable[[], None]:
 
     def take() -> None:
         for each in taken:
-            queue.done(each)
+            queue.release(each, "done")
         taken[:] = _exchange(queue, want)
 
     return take
 
 
 def _exchange(queue: SharedQueue, want: int) -> list[Taken]:
-    exchange = queue.prepare(want, default=PACE)
-    queue.carry_out(exchange)
-    queue.settle(exchange)
-    assert exchange.error is None, exchange.error
-    return [*exchange.answer.taken]
+    call = queue.prepare(want, default=PACE)
+    assert call is not None
+    answer = queue.carry_out(call)
+    queue.settle(call, answer)
+    return [*answer.taken]
 
 
 def _times(client: Any, call: Callable[[], object], calls: int) -> Iterator[float]:

@@ -1,6 +1,6 @@
 """A crawl's requests and marks in Redis, behind the :class:`Frontier` that a scheduler calls.
 
-Nothing here waits for the server: one exchange at a time runs in a thread, and whatever arrives
+Nothing here waits for the server: one call at a time runs in a thread, and whatever arrives
 meanwhile is sent with the next one. A page is reported as done when everything that it led to has
 left this worker, and its items are written out.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -32,11 +33,11 @@ from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.deciding import Decider
+from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
-from scrapy_bloom.redis.queue import UNANSWERED, Exchange
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
     log_paces,
@@ -96,7 +97,7 @@ class SharedFrontier:
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report, by_host=by_host)
         self._in_flight = InFlight(engine, report)
-        self._ledger: Ledger = Ledger()
+        self._ledger = Ledger()
         self._decider = Decider(
             session, self._queue, self._in_flight, self._ledger, report, settings[WINDOW]
         )
@@ -180,8 +181,7 @@ class SharedFrontier:
 
     def hold(self, request: Request, seconds: float) -> bool:
         """Have all workers leave the slot of a request alone; return that it was done."""
-        slot, until = self._turns.hold(request, seconds)
-        self._queue.hold(slot, until)
+        self._queue.next_call.holds.update(self._turns.hold(request, seconds))
         self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
         self._note_ended()
         self._soon(self._pacing.until_urgent())
@@ -206,7 +206,7 @@ class SharedFrontier:
             await self._exchanging
         try:
             for taken in reversed(self._turns.take_all()):
-                self._queue.give_back(taken)
+                self._queue.release(taken, "back")
             self._note_ended()
             stored = not self._gave_up
             while stored and (self._queue.has_work or self._ledger):
@@ -231,7 +231,7 @@ class SharedFrontier:
             try:
                 request = read_request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - third-party code and data
-                self._queue.cannot_read(taken)
+                self._queue.release(taken, "unreadable")
                 log_unreadable(self._report, error)
                 continue
             if not taken.slot and (until := self._turns.held_until(request)):
@@ -262,7 +262,7 @@ class SharedFrontier:
         for taken in self._turns.take_unused():
             self._queue.give_back_turn(taken)
         for taken in self._turns.take_late():
-            self._queue.give_back(taken)
+            self._queue.release(taken, "back")
         visits = self._in_flight.pop_done()
         self._pacing.note_ended(len(visits))
         for visit in visits:
@@ -275,7 +275,7 @@ class SharedFrontier:
         until = self._ledger.due()
         if until is not None and await self._items.flush():
             for taken in self._ledger.take(until):
-                self._queue.done(taken)
+                self._queue.release(taken, "done")
 
     # Exchanges
 
@@ -325,63 +325,55 @@ class SharedFrontier:
         want = 0
         if not (self._closing or self._queue.is_full):
             want = self._pacing.want()
-        for slot, own_pace in self._turns.take_paces().items():
-            self._queue.set_pace(slot, own_pace)
-        exchange = self._queue.prepare(
+        self._queue.next_call.paces.update(self._turns.take_paces())
+        call = self._queue.prepare(
             want,
             look=not (self._has_work or len(self._in_flight)),  # for what others have made
             default=self._downloads.default,
             busy=self._turns.busy,
         )
-        try:
-            if exchange.call is not None:
-                await run_beside(lambda: self._queue.carry_out(exchange))
-        finally:  # whatever was answered counts
-            self._deliver(exchange)
-        works = exchange.error is None
-        answer, call = exchange.answer, exchange.call
+        answer = Answer()
+        if call is not None:
+            try:
+                answer = await run_beside(partial(self._queue.carry_out, call))
+            except BloomError as error:
+                self._finished = False
+                self._fail(error)
+                return False
+            self._deliver(call, answer)
         if answer.taken:
             self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
-        self._turns.heed(answer.held)
-        if call is not None and answer is not UNANSWERED:
-            self._pacing.note_called(
-                call.take,
-                len(answer.taken),
-                self._queue.waiting,
-                answer.next_turn,
-                passed_over=bool(call.busy),
-            )
         busy = self._has_work or len(self._in_flight) or len(self._memory)
-        self._finished = works and not busy and self._queue.is_over()
+        self._finished = not busy and self._queue.is_over()
         if answer.verdicts or answer.taken or not self.pending():
             write_stats(self._report, self._queue, later=self._memory.later)
             if not self._closing:
                 self._engine.wake()  # by itself it checks only every five seconds
-        if exchange.error is not None:
-            self._fail(exchange.error)
-        return works
+        return True
 
-    def _deliver(self, exchange: Exchange) -> None:
-        """Apply the outcome of an exchange, and deliver the verdicts."""
-        self._queue.settle(exchange)
-        if self._decider.deliver(exchange.answer.verdicts):
+    def _deliver(self, call: Call, answer: Answer) -> None:
+        """Apply the answer to a call, and deliver the verdicts."""
+        self._queue.settle(call, answer)
+        if self._decider.deliver(answer.verdicts):
             self._pacing.note_pushed()
         for request in self._decider.take_late():
             self._dupefilter.log(request, self._spider)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider
             )
-        if exchange.void:
+        if answer.void:
             # Pages in flight go on, but are not reported: others may have them.
             void = self._turns.take_all()
-            for slot, until in self._turns.holds.items():
-                self._queue.hold(slot, until)
-            if exchange.start_over:  # offer again what the server may have lost
+            self._queue.next_call.holds.update(self._turns.holds)
+            if answer.start_over:  # offer again what the server may have lost
                 self._turns.start_over()
                 self._decider.start_over(void)
                 starts = Deferred.fromCoroutine(self._starts.run())
                 starts.addCallback(lambda _: self._soon())
-        self._turns.add(exchange.answer.taken)
+            return
+        self._turns.add(answer.taken)
+        self._turns.heed(answer.held)
+        self._pacing.note_called(call, answer, self._queue.waiting)
 
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:

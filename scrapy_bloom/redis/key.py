@@ -128,12 +128,17 @@ class Answer(NamedTuple):
         next_turn: seconds until more can be taken; infinite if nothing waits.
         held: if hosts share one slot, those that are left alone, each until when, by
             ``time.monotonic()``.
+        void: whether there was a surprise instead: what was taken before is no longer ours.
+        start_over: whether the server has lost something, too. What this worker has taken and not
+            begun must be offered again, and ``start()`` must run again.
     """
 
     verdicts: Sequence[tuple[Entry, bool]] = ()
     taken: Sequence[Taken] = ()
     next_turn: float = inf
     held: Mapping[bytes, float] = MappingProxyType({})
+    void: bool = False
+    start_over: bool = False
 
 
 class Known(set[bytes]):

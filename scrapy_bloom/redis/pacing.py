@@ -12,6 +12,7 @@ from scrapy_bloom.redis.upkeep import GATHER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.redis.key import Answer, Call
     from scrapy_bloom.redis.turns import Turns
 
 _RECENT: Final = 1.0
@@ -31,7 +32,8 @@ class Pacing:
         self._ended: deque[float] = deque(maxlen=2 * most)
         self._called = self._look_at = self._next_turn = 0.0
         self._poll = POLL
-        self._passed_over = False  # slots of which this worker had enough
+        # Slots of which this worker had enough: they may be served earlier than that.
+        self._passed_over = False
 
     def note_ended(self, count: int) -> None:
         """Record that the engine is through with requests."""
@@ -41,25 +43,20 @@ class Pacing:
         """Record that this worker has put a request into the queue: there is one to take."""
         self._look_at = 0.0
 
-    def note_called(
-        self, wanted: int, taken: int, waiting: int, next_turn: float, *, passed_over: bool
-    ) -> None:
-        """Record the answer to a call that took requests.
+    def note_called(self, call: Call, answer: Answer, waiting: int) -> None:
+        """Record the answer to a call.
 
-        :param wanted: how many it asked for.
-        :param waiting: how many there are in the queue.
-        :param next_turn: seconds until more can be taken; infinite if nothing waits.
-        :param passed_over: whether there are slots of which this worker had enough. They may be
-            served before `next_turn` once it has not.
+        :param waiting: how many requests there are in the queue.
         """
         self._called = now = time.monotonic()
-        if not wanted:
+        if not call.take:
             return
+        taken, next_turn = len(answer.taken), answer.next_turn
         self._next_turn = now + next_turn if next_turn else 0.0
-        self._passed_over = passed_over
+        self._passed_over = bool(call.busy)
         if taken:
             self._poll = POLL
-        if taken == wanted or (waiting and not next_turn):
+        if taken == call.take or (waiting and not next_turn):
             self._look_at = 0.0
         elif 0 < next_turn < inf:
             self._poll = min(SLOWEST_POLL, max(PATIENT, 2 * self._poll))

@@ -3,11 +3,11 @@
 A request is in exactly one place: in the buffer of the worker that made it, in the queue, taken by
 a worker, or done. One call marks it and queues it, so mark and request live and die together.
 
-An exchange has three steps, so that the event loop never waits for the server: :meth:`prepare`
-builds the call, :meth:`carry_out` makes it in a thread, and :meth:`settle` applies the answer.
+A call has three steps, so that the event loop never waits for the server: :meth:`prepare` builds
+it, :meth:`carry_out` makes it in a thread, and :meth:`settle` applies the answer.
 
 If the key is not as this worker knows it, the call ends in a :class:`Surprise`. Then
-:meth:`carry_out` opens the key again, under a new name. The exchange says whether what was taken is
+:meth:`carry_out` opens the key again, under a new name. The answer says that what was taken is
 void, and whether the caller must begin again: offer what was not begun, and run ``start()``.
 """
 
@@ -17,11 +17,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.key import RISKY, Answer, Call, SharedKey, Surprise
@@ -37,29 +36,6 @@ FULL: Final = 5_000
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
 
-UNANSWERED: Final = Answer()
-
-
-@dataclass
-class Exchange:
-    """A prepared call, and its outcome.
-
-    Attributes:
-        call: the call to make; None if there is none.
-        answer: to the call.
-        void: whether what was taken before is no longer ours: others have it, or it is lost.
-        start_over: whether the server has lost something. Everything that this worker has taken
-            and not begun must then be offered again, and ``start()`` must run again.
-        error: why there is no answer. The call is made again with the next exchange.
-    """
-
-    call: Call | None
-    answer: Answer = UNANSWERED
-    void: bool = False
-    start_over: bool = False
-    error: BloomError | None = None
-
-
 class SharedQueue:
     """One worker's access to the requests and marks of a crawl.
 
@@ -72,6 +48,7 @@ class SharedQueue:
 
     Attributes:
         worker: as given, like `key`.
+        next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
         surprises: how often the server has lost something, or this worker its lease.
         shared: the worker at the key.
@@ -80,11 +57,11 @@ class SharedQueue:
     def __init__(self, worker: Worker, key: str, plan: Plan, *, one_slot: bool = False) -> None:
         self.worker, self.key = worker, key
         self.offering = self.surprises = 0
+        self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)
         self._one_slot = one_slot
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
-        self._next = Call()  # what else the next one says
         self._taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
         worker.start_heartbeats(self.shared.keep_alive)
@@ -100,52 +77,35 @@ class SharedQueue:
         self._buffer.append(entry)
         self.offering += 1
 
-    def done(self, taken: Taken) -> None:
-        """Delete a request that was taken: it is done."""
-        if self._release(taken):
-            self._next.done.append(taken.id)
+    def release(self, taken: Taken, how: Literal["done", "back", "unreadable"]) -> None:
+        """Let go of a request that was taken, if this worker still has it.
 
-    def give_back(self, taken: Taken) -> None:
-        """Put a request that was taken back in its place."""
-        if self._release(taken):
-            self._next.back.append(taken.id)
-
-    def cannot_read(self, taken: Taken) -> None:
-        """Put a request that was taken behind all others, for another worker."""
-        if self._release(taken):
-            self._next.unreadable.append(taken.id)
+        :param how: the list of the next call that its id goes to.
+        """
+        if self.still_ours(taken):
+            self._taken.discard(taken)
+            getattr(self.next_call, how).append(taken.id)
 
     def postpone(self, taken: Taken, due: float) -> None:
         """Let a request that was taken wait: its host is left alone.
 
         :param due: until when, by ``time.monotonic()``.
         """
-        if self._release(taken):
-            self._next.postponed.append((taken.id, due))
-
-    def hold(self, slot: bytes, until: float) -> None:
-        """Let all workers leave a slot alone.
-
-        :param until: by ``time.monotonic()``.
-        """
-        holds = self._next.holds
-        holds[slot] = max(until, holds.get(slot, 0.0))
-
-    def still_ours(self, taken: Taken) -> bool:
-        """Return whether this worker still has a request that it took, as far as is known."""
-        return taken in self._taken
+        if self.still_ours(taken):
+            self._taken.discard(taken)
+            self.next_call.postponed.append((taken.id, due))
 
     def give_back_turn(self, taken: Taken) -> None:
-        """Give back the turn of a request that was not sent; say so before :meth:`done`.
+        """Give back the turn of a request that was not sent; say so before it is done.
 
         Of several requests of a slot, the latest goes first.
         """
         if self.still_ours(taken):
-            self._next.unused.append(taken.id)
+            self.next_call.unused.append(taken.id)
 
-    def set_pace(self, slot: bytes, pace: Pace) -> None:
-        """Set the pace of a slot for all workers."""
-        self._next.paces[slot] = pace
+    def still_ours(self, taken: Taken) -> bool:
+        """Return whether this worker still has a request that it took, as far as is known."""
+        return taken in self._taken
 
     @property
     def is_full(self) -> bool:
@@ -155,7 +115,7 @@ class SharedQueue:
     @property
     def has_work(self) -> bool:
         """Whether there is anything to send."""
-        call = self._next
+        call = self.next_call
         requests = call.done, call.back, call.unreadable, call.unused, call.postponed, call.holds
         return self._call is not None or bool(self._buffer) or any(requests)
 
@@ -174,7 +134,7 @@ class SharedQueue:
         """Whether, by its own clock, this worker cannot have been taken for dead."""
         return self.shared.renewed > time.monotonic() - upkeep.LEASE
 
-    # Exchanges
+    # Calls
 
     def prepare(
         self,
@@ -183,8 +143,8 @@ class SharedQueue:
         look: bool = False,
         default: Pace = UNPACED,
         busy: Sequence[bytes] = (),
-    ) -> Exchange:
-        """Build the call for what there is to send.
+    ) -> Call | None:
+        """Return the call to make: the last one if it was not answered; None if there is none.
 
         :param want: how many requests to take.
         :param look: whether to call even if there is nothing to send.
@@ -193,7 +153,7 @@ class SharedQueue:
         """
         take = min(BATCH, want)
         if self._call is None and (self.has_work or take or look):
-            call, self._call, self._next = self._next, self._next, Call()
+            call, self._call, self.next_call = self.next_call, self.next_call, Call()
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
                 if call.entries and size > call.room:
@@ -203,60 +163,54 @@ class SharedQueue:
             call.take, call.default, call.busy = take, default, busy
             call.one_slot = self._one_slot
             call.risky = any(taken.tries >= RISKY for taken in self._taken)
-        return Exchange(self._call)
+        return self._call
 
-    def carry_out(self, exchange: Exchange) -> None:
-        """Make the call. This may run in a thread: it leaves the buffers alone."""
-        try:
-            if exchange.call is not None and self._surprise is None:
-                try:
-                    exchange.answer = self.shared.call(exchange.call)
-                except Surprise as surprise:
-                    self._surprise = surprise
-            if self._surprise is not None:
-                lost = self.shared.reopen(self._surprise)
-                self._surprise = None
-                exchange.void, exchange.start_over = True, bool(lost)
-                if lost:
-                    logger.warning(
-                        "%s: %s. This worker starts over: it runs start() again, and pages may be"
-                        " fetched again. Every page that start() or another page links to is still"
-                        " fetched.",
-                        *(self.shared.place, lost),
-                    )
-        except BloomError as error:
-            exchange.error = error
+    def carry_out(self, call: Call) -> Answer:
+        """Make a call. This may run in a thread: it leaves the buffers alone.
 
-    def settle(self, exchange: Exchange) -> Exchange:
-        """Apply the outcome of an exchange, and return it."""
-        call, answer, shared = exchange.call, exchange.answer, self.shared
-        if call is not None and answer is not UNANSWERED:
-            self._call = None
-            self._taken.update(answer.taken)
-            self.offering -= len(call.entries)
-            # Only from here on do the verdicts reach their caller.
-            forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
-            shared.known.update(
-                entry.fingerprint
-                for entry in call.entries
-                if entry.fingerprint is not None
-                and entry.op == "f"
-                and entry.max_age is None
-                and entry.fingerprint not in forgotten
+        :raises BloomError: if there was no answer. The same call comes next.
+        """
+        if self._surprise is None:
+            try:
+                return self.shared.call(call)
+            except Surprise as surprise:
+                self._surprise = surprise
+        lost = self.shared.reopen(self._surprise)
+        self._surprise = None
+        if lost:
+            logger.warning(
+                "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
+                " again. Every page that start() or another page links to is still fetched.",
+                *(self.shared.place, lost),
             )
-        if exchange.void:
-            shared.known.clear()
+        return Answer(void=True, start_over=bool(lost))
+
+    def settle(self, call: Call, answer: Answer) -> None:
+        """Apply the answer to a call."""
+        self._call = None
+        if answer.void:
+            self.shared.known.clear()
             self.surprises += 1
             # Entries and paces are sent again. What was taken is no longer ours.
-            paces = self._next.paces
-            if (call := self._call) is not None:
-                self._buffer.extendleft(reversed(call.entries))
-                paces = {**call.paces, **paces}
-            self._call, self._next, self._taken = None, Call(paces=paces), set()
-        return exchange
+            self._buffer.extendleft(reversed(call.entries))
+            self.next_call = Call(paces=call.paces | self.next_call.paces)
+            self._taken = set()
+            return
+        self._taken.update(answer.taken)
+        self.offering -= len(call.entries)
+        # Only from here on do the verdicts reach their caller.
+        forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
+        self.shared.known.update(
+            entry.fingerprint
+            for entry in call.entries
+            if entry.fingerprint is not None
+            and entry.op == "f"
+            and entry.max_age is None
+            and entry.fingerprint not in forgotten
+        )
 
     def is_over(self) -> bool:
-        """Return whether no worker has anything to do, after an exchange."""
+        """Return whether no worker has anything to do, after a call."""
         return not (self.has_work or self.counts.waiting or self.counts.taken)
 
     def close(self) -> None:
@@ -266,11 +220,3 @@ class SharedQueue:
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
-
-    # Internals
-
-    def _release(self, taken: Taken) -> bool:
-        """Return whether this worker had a request; it has it no longer."""
-        ours = taken in self._taken
-        self._taken.discard(taken)
-        return ours

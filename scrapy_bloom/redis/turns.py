@@ -179,11 +179,11 @@ class Turns:
 
     # Slots that are left alone
 
-    def hold(self, request: Request, seconds: float) -> tuple[bytes, float]:
+    def hold(self, request: Request, seconds: float) -> Mapping[bytes, float]:
         """Leave the slot of a request alone; return its name, and until when."""
-        slot, until = _name(self._downloads.slot_of(request)), time.monotonic() + seconds
-        self.heed({slot: until})
-        return slot, until
+        slot = _name(self._downloads.slot_of(request))
+        self.heed({slot: time.monotonic() + seconds})
+        return {slot: self.holds[slot]}
 
     def heed(self, holds: Mapping[bytes, float]) -> None:
         """Leave slots alone, each until its time. What was taken too early of them goes back."""

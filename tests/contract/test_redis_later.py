@@ -47,7 +47,7 @@ def names(taken):
 
 
 def hold(worker, slot, seconds):
-    worker.queue.hold(slot, time.monotonic() + seconds)
+    worker.queue.next_call.holds[slot] = time.monotonic() + seconds
     worker.exchange()
 
 
@@ -61,18 +61,18 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("filtered", slot="b", wait=90, filtered=False)
     worker.say()
     exchange = worker.exchange(9)
-    assert names(exchange.answer.taken) == ["soon"]
+    assert names(exchange.taken) == ["soon"]
     assert worker.queue.counts[:2] == (2, 1)
     assert worker.queue.counts.later == 2
-    assert exchange.answer.next_turn == pytest.approx(60, abs=NEAR)
+    assert exchange.next_turn == pytest.approx(60, abs=NEAR)
     assert not worker.queue.is_over()
     worker.queue.close()
     set_clock(NOW + 60 - NEAR)
-    assert names(other.exchange(9).answer.taken) == ["soon"]  # the other one has left
+    assert names(other.exchange(9).taken) == ["soon"]  # the other one has left
     set_clock(NOW + 60 + NEAR)
-    assert names(other.exchange(9).answer.taken) == ["later"]
+    assert names(other.exchange(9).taken) == ["later"]
     set_clock(NOW + 90 + NEAR)
-    assert names(other.exchange(9).answer.taken) == ["filtered"]
+    assert names(other.exchange(9).taken) == ["filtered"]
     assert other.queue.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
@@ -86,7 +86,7 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
         counts.append(worker.queue.counts.later)
-        assert (exchange.answer.next_turn == 0) is bool(counts[-1])
+        assert (exchange.next_turn == 0) is bool(counts[-1])
     assert counts == [70, 20, 0]
     assert sorted(map(int, worker.have)) == [*range(120)]
 
@@ -97,7 +97,7 @@ def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
     worker.queue._buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
     worker.say()
     set_clock(NOW + 10 + NEAR)
-    assert names(worker.exchange(1).answer.taken) == ["a"]
+    assert names(worker.exchange(1).taken) == ["a"]
 
 
 def test_waiting_requests_are_deleted_with_the_others(server, key, join):
@@ -121,13 +121,13 @@ def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
     hold(worker, b"a", 60)
     hold(worker, b"a", 30)  # what is shorter changes nothing
     exchange = other.exchange(9)
-    assert names(exchange.answer.taken) == ["b1"]
-    assert exchange.answer.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
+    assert names(exchange.taken) == ["b1"]
+    assert exchange.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
     other.offer("a3", slot="a")
     other.say()
-    assert not other.exchange(9).answer.taken
+    assert not other.exchange(9).taken
     set_clock(NOW + 60 - keys.AHEAD / 2)  # taken ahead, and sent when it is over
-    taken = other.exchange(9).answer.taken
+    taken = other.exchange(9).taken
     assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
     assert all(
         each.start - time.monotonic() == pytest.approx(keys.AHEAD / 2, abs=NEAR) for each in taken
@@ -141,34 +141,36 @@ def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
     worker.offer("a1", slot="a")
     worker.say()
     set_clock(NOW + 31)
-    assert not worker.exchange(9).answer.taken
+    assert not worker.exchange(9).taken
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).answer.taken) == ["a1"]
+    assert names(worker.exchange(9).taken) == ["a1"]
 
 
 def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     worker.say()
-    (first,) = worker.exchange(9).answer.taken
-    worker.queue.give_back(first)  # its turn would be now
+    (first,) = worker.exchange(9).taken
+    worker.queue.release(first, "back")  # its turn would be now
     hold(worker, b"a", 30)
-    assert not worker.exchange(9).answer.taken
-    worker.queue.set_pace(b"a", SECOND)  # the next turn would be a second after the last one
+    assert not worker.exchange(9).taken
+    worker.queue.next_call.paces[b"a"] = (
+        SECOND  # the next turn would be a second after the last one
+    )
     worker.exchange()
-    assert not worker.exchange(9).answer.taken
+    assert not worker.exchange(9).taken
 
 
 def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer("a1", "a2", slot="a")
     worker.say()
-    (first,) = worker.exchange(9).answer.taken
+    (first,) = worker.exchange(9).taken
     hold(worker, b"a", 30)
     worker.queue.give_back_turn(first)
-    worker.queue.done(first)
+    worker.queue.release(first, "done")
     worker.exchange()
-    assert not worker.exchange(9).answer.taken
+    assert not worker.exchange(9).taken
 
 
 def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
@@ -208,31 +210,31 @@ def test_where_hosts_share_a_slot_the_answer_names_those_that_are_left_alone(joi
     worker, other = join(one_slot=True), join(one_slot=True)
     hold(worker, b"a", 60)
     hold(worker, b"b", 30)
-    held = other.exchange().answer.held
+    held = other.exchange().held
     assert {name: round(until - time.monotonic()) for name, until in held.items()} == {
         b"a": 60,
         b"b": 30,
     }
     set_clock(NOW + 31)
-    assert [*other.exchange().answer.held] == [b"a"]
-    assert join().exchange().answer.held == {}
+    assert [*other.exchange().held] == [b"a"]
+    assert join().exchange().held == {}
 
 
 def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):
     worker = join(one_slot=True)
     worker.offer("a1", "a2", "b1")
     worker.say()
-    first, second, _ = worker.exchange(3).answer.taken
+    first, second, _ = worker.exchange(3).taken
     for each in (first, second):
         worker.queue.postpone(each, time.monotonic() + 60)
     worker.exchange()
     assert worker.queue.counts.later == 2
-    assert not worker.exchange(9).answer.taken
+    assert not worker.exchange(9).taken
     assert left(server, key) == (2, 1, 0)
     worker.offer("c")
     worker.say()
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).answer.taken) == ["a1", "a2", "c"]
+    assert names(worker.exchange(9).taken) == ["a1", "a2", "c"]
 
 
 # The clock
@@ -246,9 +248,9 @@ def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock):
     hold(worker, b"b", 60)
     for hours in (1, 2):
         set_clock(NOW - hours * HOUR)
-        assert not worker.exchange(9).answer.taken
+        assert not worker.exchange(9).taken
     set_clock(NOW - 2 * HOUR + 60 + NEAR)
-    assert sorted(names(worker.exchange(9).answer.taken)) == ["held", "waits"]
+    assert sorted(names(worker.exchange(9).taken)) == ["held", "waits"]
 
 
 def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
@@ -258,4 +260,4 @@ def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
     set_clock(NOW - HOUR)
     worker.queue.shared.beat()
     set_clock(NOW - HOUR + 60 + NEAR)
-    assert names(worker.exchange(9).answer.taken) == ["waits"]
+    assert names(worker.exchange(9).taken) == ["waits"]

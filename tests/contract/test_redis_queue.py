@@ -15,7 +15,7 @@ from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
 from support.waiting import until
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import Call
@@ -95,14 +95,14 @@ def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed
         for name in worker.take(1):
             order.append(name)
             taken = worker.have.pop(name)
-            (worker.queue.cannot_read if name == "0" else worker.queue.done)(taken)
+            worker.queue.release(taken, "unreadable" if name == "0" else "done")
         worker.say()
     assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
     assert worker.queue.counts.failed == 1
     assert requests(worker, key, "failed") == ["0"]
     worker.queue.shared.call(Call(retry=5))
     assert requests(worker, key, "queue") == ["0"]
-    assert [taken.tries for taken in worker.exchange(1).answer.taken] == [0]
+    assert [taken.tries for taken in worker.exchange(1).taken] == [0]
 
 
 def let_die(server, worker, key):
@@ -158,7 +158,7 @@ def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join, key):
     worker.say()
 
     def take():
-        return [len(taken.body) for taken in worker.exchange(9).answer.taken]
+        return [len(taken.body) for taken in worker.exchange(9).taken]
 
     assert [take() for _ in range(4)] == [[300_000] * 3, [300_000], [2_000_000], [300_000] * 3]
     for body in (b"1", b"2", bytes(500_000)):
@@ -179,14 +179,14 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
         let_die(server, worker, key)
         other.queue.shared.beat()
         proxy.faults = dict.fromkeys(range(1, 99), "reset")
-        assert worker.exchange().error is not None
-        assert worker.queue.has_work
-        exchange = worker.queue.prepare(0)
-        assert exchange.call is not None
-        worker.queue.carry_out(exchange)
-        assert worker.queue.settle(exchange).error is not None
+        for _ in range(2):
+            with pytest.raises(BackendError):
+                worker.exchange()
+            assert worker.queue.has_work
+            assert worker.queue.prepare(0) is not None
         proxy.faults = {}
-        until(lambda: worker.exchange().void)
+        worker.say()
+        assert worker.queue.surprises == 1
         assert not worker.queue.has_work
 
 
@@ -279,7 +279,7 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
             monkeypatch.setattr(upkeep, "LEASE", 0.01)
             until(lambda: not one.queue.holds_lease)
         monkeypatch.undo()
-        until(lambda: one.exchange().error is None)
+        one.say()
         assert one.queue.holds_lease
 
 

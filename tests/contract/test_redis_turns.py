@@ -67,7 +67,7 @@ def test_a_slot_is_served_by_time_and_its_requests_by_priority(join, key):
     worker.offer("b1", slot="b")
     worker.offer("a0", slot="a", priority=5)
     worker.say()
-    taken = worker.exchange(10).answer.taken
+    taken = worker.exchange(10).taken
     assert sorted(names(taken[:2])) == ["a0", "b1"]
     assert names(taken[2:]) == ["a1", "a2"]
     assert taken[3].start - taken[2].start == pytest.approx(1.0, abs=1e-3)
@@ -78,9 +78,7 @@ def test_workers_share_the_pace_of_a_slot(join, key):
     one, two = join(key), join(key)
     one.offer(*range(8), slot="a")
     one.say()
-    taken = [
-        each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).answer.taken
-    ]
+    taken = [each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).taken]
     assert len(taken) == 8
     assert all(gap == pytest.approx(1.0, abs=CLOCKS) for gap in gaps(taken))
 
@@ -90,8 +88,8 @@ def test_no_more_is_taken_than_what_is_due_soon(join, key):
     worker.offer(*range(5), slot="a")
     worker.say()
     exchange = worker.exchange(5)
-    assert len(exchange.answer.taken) == 2  # one now, and one within the time ahead
-    assert 0 < exchange.answer.next_turn <= keys.AHEAD
+    assert len(exchange.taken) == 2  # one now, and one within the time ahead
+    assert 0 < exchange.next_turn <= keys.AHEAD
 
 
 def test_slots_without_a_delay_are_served_in_turn(join, key):
@@ -99,9 +97,9 @@ def test_slots_without_a_delay_are_served_in_turn(join, key):
     for host in "abc":
         worker.offer(*(f"{host}{n}" for n in range(4)), slot=host)
     worker.say()
-    first = names(worker.exchange(3).answer.taken)
+    first = names(worker.exchange(3).taken)
     assert sorted(name[0] for name in first) == ["a", "b", "c"]
-    assert len(names(worker.exchange(100).answer.taken)) == 9
+    assert len(names(worker.exchange(100).taken)) == 9
 
 
 def test_without_slots_there_is_one_order(join, key):
@@ -110,7 +108,7 @@ def test_without_slots_there_is_one_order(join, key):
     worker.offer("high", priority=1)
     worker.offer("middle")
     worker.say()
-    assert names(worker.exchange(9).answer.taken) == ["high", "middle", "low"]
+    assert names(worker.exchange(9).taken) == ["high", "middle", "low"]
 
 
 @pytest.mark.usefixtures("far")
@@ -118,7 +116,7 @@ def test_jitter_is_that_of_the_slot(join, key):
     worker = join(key, Pace(1.0, 0.5))
     worker.offer(*range(40), slot="a")
     worker.say()
-    taken = worker.exchange(40).answer.taken
+    taken = worker.exchange(40).taken
     found = gaps(taken)
     assert len(found) == 39
     assert min(found) >= 0.5 - 1e-3
@@ -132,13 +130,13 @@ def test_the_longest_of_different_defaults_counts_while_its_worker_lives(server,
     slow.say()
     fast.offer(*range(6), slot="a")
     fast.say()
-    assert gaps(fast.exchange(3).answer.taken) == [pytest.approx(5.0, abs=1e-3)] * 2
+    assert gaps(fast.exchange(3).taken) == [pytest.approx(5.0, abs=1e-3)] * 2
     slow.queue.close()
     all_are_well(server, key)
     fast.queue.shared.beat()
     fast.offer(*"xyz", slot="b")
     fast.say()
-    taken = [each for each in fast.exchange(9).answer.taken if each.slot == b"b"]
+    taken = [each for each in fast.exchange(9).taken if each.slot == b"b"]
     assert gaps(taken) == [pytest.approx(1.0, abs=1e-3)] * 2
 
 
@@ -148,15 +146,15 @@ def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
     one.offer(*range(6), slot="a")
     one.say()
     one.exchange(1)
-    one.queue.set_pace(b"a", Pace(10.0, 0.0))
+    one.queue.next_call.paces[b"a"] = Pace(10.0, 0.0)
     one.exchange()
-    taken = two.exchange(2).answer.taken
+    taken = two.exchange(2).taken
     assert [each.delay for each in taken] == [10.0, 10.0]
     assert all(each.listed for each in taken)
     assert gaps([one.have["0"], *taken]) == [pytest.approx(10.0, abs=CLOCKS)] * 2
-    two.queue.set_pace(b"a", SECOND)  # as the default: nothing is kept of it
+    two.queue.next_call.paces[b"a"] = SECOND  # as the default: nothing is kept of it
     two.exchange()
-    assert not one.exchange(1).answer.taken[0].listed
+    assert not one.exchange(1).taken[0].listed
 
 
 def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
@@ -164,12 +162,12 @@ def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
     one.offer(*range(2), slot="a")
     one.say()
     two.say()
-    two.queue.set_pace(b"a", Pace(10.0, 0.0))
+    two.queue.next_call.paces[b"a"] = Pace(10.0, 0.0)
     shift_leases(server, key, -3600, two.queue.shared.name)
     all_are_well(server, key)
     one.queue.shared.beat()
     assert two.exchange().void
-    assert two.exchange(1).answer.taken[0].delay == 10.0
+    assert two.exchange(1).taken[0].delay == 10.0
 
 
 @pytest.mark.usefixtures("far")
@@ -177,21 +175,21 @@ def test_what_has_no_requests_keeps_its_pace(join, key):
     worker = join(key)
     worker.offer("a", slot="a")
     worker.say()
-    first = worker.exchange(9).answer.taken
+    first = worker.exchange(9).taken
     worker.offer("b", slot="a")
     worker.say()
-    second = worker.exchange(9).answer.taken
+    second = worker.exchange(9).taken
     assert gaps([*first, *second]) == [pytest.approx(1.0, abs=CLOCKS)]
 
 
 def test_busy_slots_come_last_and_with_a_delay_not_at_all(join, key):
     worker = join(key)
-    worker.queue.set_pace(b"free", UNPACED)
+    worker.queue.next_call.paces[b"free"] = UNPACED
     worker.offer("a", slot="paced")
     worker.offer("b", slot="free")
     worker.offer("c", slot="other")
     worker.say()
-    taken = worker.exchange(9, busy=[b"paced", b"free"]).answer.taken
+    taken = worker.exchange(9, busy=[b"paced", b"free"]).taken
     assert names(taken) == ["c", "b"]
 
 
@@ -203,14 +201,14 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join, key):
     worker = join(key)
     worker.offer(*range(6), slot="a")
     worker.say()
-    first, second = worker.exchange(2).answer.taken
+    first, second = worker.exchange(2).taken
     worker.queue.give_back_turn(first)  # the second one's is set
     worker.exchange()
-    (third,) = worker.exchange(1).answer.taken
+    (third,) = worker.exchange(1).taken
     assert third.start - second.start == pytest.approx(1.0, abs=CLOCKS)
     worker.queue.give_back_turn(third)
-    worker.queue.done(third)
-    (fourth,) = worker.exchange(1).answer.taken
+    worker.queue.release(third, "done")
+    (fourth,) = worker.exchange(1).taken
     assert fourth.start == pytest.approx(third.start, abs=CLOCKS)
 
 
@@ -219,11 +217,11 @@ def test_what_is_put_back_gives_its_turn_back(join, key):
     worker = join(key)
     worker.offer(*range(3), slot="a")
     worker.say()
-    taken = worker.exchange(3).answer.taken
+    taken = worker.exchange(3).taken
     for each in reversed(taken):
-        worker.queue.give_back(each)
+        worker.queue.release(each, "back")
     worker.exchange()
-    again = worker.exchange(3).answer.taken
+    again = worker.exchange(3).taken
     assert names(again) == names(taken)
     assert again[0].start == pytest.approx(taken[0].start, abs=1.0)
     assert gaps(again) == [pytest.approx(1.0, abs=1e-3)] * 2
@@ -238,13 +236,13 @@ def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
     worker = join(key)
     for host in "abc":
         worker.offer(f"{host}1", f"{host}2", slot=host)
-    worker.queue.set_pace(b"a", Pace(3.0, 0.0))
+    worker.queue.next_call.paces[b"a"] = Pace(3.0, 0.0)
     worker.say()
     worker.exchange(1)
     server.client().delete(beginning(key) + lost)
     worker.exchange()
     assert not worker.queue.surprises
-    assert len(worker.exchange(9).answer.taken) == 5
+    assert len(worker.exchange(9).taken) == 5
     assert left(server, key) == (0, 6, 0)
 
 
@@ -274,7 +272,7 @@ def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
         set_clock(10_000.0 - 3600)
         worker.exchange()
         set_clock(10_000.0 - 3600 + 1)
-        assert names(worker.exchange(1).answer.taken) == ["b"]
+        assert names(worker.exchange(1).taken) == ["b"]
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
@@ -295,16 +293,16 @@ def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
 
 def test_the_next_turn_is_told(join, key):
     worker = join(key, Pace(10.0, 0.0))
-    assert worker.exchange(1).answer.next_turn == float("inf")
+    assert worker.exchange(1).next_turn == float("inf")
     worker.offer("a", "b", slot="a")
     worker.say()
-    assert worker.exchange(1).answer.next_turn == 0  # there may be more
-    assert 5 < worker.exchange(1).answer.next_turn <= 10.0
+    assert worker.exchange(1).next_turn == 0  # there may be more
+    assert 5 < worker.exchange(1).next_turn <= 10.0
 
 
 def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, join, key):
     worker = join(key, UNPACED)
-    worker.queue.set_pace(b"c", SECOND)
+    worker.queue.next_call.paces[b"c"] = SECOND
     worker.offer("a", "b", slot="a")
     worker.offer("c", "d", slot="c")  # so that there are turns while it waits for the second one
     worker.say()
@@ -315,10 +313,10 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
             client.zrem(base + "queue", member)
             risky = member[:at] + bytes([keys.RISKY]) + member[at + 1 :]
             client.zadd(base + "queue", {risky: 0})
-    taken = worker.exchange(9).answer.taken
+    taken = worker.exchange(9).taken
     assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones
     worker.done()
-    assert [each.slot for _ in "ab" for each in worker.exchange(9).answer.taken] == [b"a"]
+    assert [each.slot for _ in "ab" for each in worker.exchange(9).taken] == [b"a"]
 
 
 @given(slot=st.binary(max_size=1000), body=st.binary(max_size=50), priority=st.integers())
@@ -339,19 +337,19 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
     worker = join(key, Pace(10.0, 0.0))
     worker.offer("a1", "a2", "a3", slot="a")
     worker.offer("b1", "b2", slot="b")
-    worker.queue.set_pace(b"b", Pace(15.0, 0.0))
+    worker.queue.next_call.paces[b"b"] = Pace(15.0, 0.0)
     worker.say()
     reader = Reader(worker.queue.worker, key)
     first = names(reader.upcoming(2))
     assert sorted(first) == ["a1", "b1"]
     count, ((*_, due),), *_ = reader.schedule(1)
     assert (count, due) == (2, 0.0)
-    assert sorted(names(worker.exchange(2).answer.taken)) == sorted(first)
+    assert sorted(names(worker.exchange(2).taken)) == sorted(first)
     (*_, a), (*_, b) = reader.schedule(2).next_hosts
     assert b - a == pytest.approx(5.0, abs=CLOCKS)
     listed = names(reader.upcoming(3))
     assert listed == ["a2", "b2", "a3"]
-    taken = sorted(worker.exchange(3).answer.taken, key=attrgetter("start"))
+    taken = sorted(worker.exchange(3).taken, key=attrgetter("start"))
     assert names(taken) == listed
 
 

@@ -162,10 +162,10 @@ def test_requests_with_an_age_are_queued_when_their_page_is_old(server, clock):
             for age in ages:
                 mark = b"list" if age is not None else b"article"
                 worker.queue.offer(Entry("f", mark, b"%d" % seconds, 0, age))
-            return [seen for _, seen in worker.exchange().answer.verdicts]
+            return [seen for _, seen in worker.exchange().verdicts]
 
         assert offer(0, 60, None, 60, None) == [False, False, True, True]
         assert offer(59, 60, None, 59) == [True, True, False]
         assert offer(60, None, 60, 0) == [True, True, False]
-        assert len(worker.exchange(10).answer.taken) == 4
+        assert len(worker.exchange(10).taken) == 4
         worker.done()

@@ -11,6 +11,7 @@ from scrapy.settings import Settings
 from scrapy_bloom.crawl.engine import Downloads
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import turns as module
+from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
@@ -287,7 +288,7 @@ def test_a_worker_that_is_new_to_a_host_begins_with_the_delay_of_others(monkeypa
 
 def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
     first, _ = worker.take(0.0, 0.5), worker.take(0.0, slot=b"b")
-    assert worker.turns.hold(Request("http://a/"), 60) == (b"a", worker.now + 60)
+    assert worker.turns.hold(Request("http://a/"), 60) == {b"a": worker.now + 60}
     assert worker.turns.pop().slot == b"b"
     assert worker.turns.pop() is None
     assert worker.turns.take_late() == first
@@ -317,5 +318,6 @@ def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypa
 def test_a_worker_rests_only_if_no_slot_was_passed_over(passed_over):
     """The log said that nothing could be fetched for half a minute, and the next page came."""
     pacing = Pacing((), (), 16)
-    pacing.note_called(16, 0, 8, 30.0, passed_over=passed_over)
+    busy = [b"a"] if passed_over else []
+    pacing.note_called(Call(take=16, busy=busy), Answer(next_turn=30.0), 8)
     assert pacing.rests is not passed_over

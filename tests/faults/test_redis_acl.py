@@ -61,9 +61,8 @@ def use(url, key, **options):
         one.say()
         while len(two.have) < 4:
             two.take(6)
-        kinds = (two.queue.give_back, two.queue.cannot_read, two.queue.done)
-        for act, ticket in zip(kinds, two.have.values(), strict=False):
-            act(ticket)
+        for how, taken in zip(("back", "unreadable", "done"), two.have.values(), strict=False):
+            two.queue.release(taken, how)
         two.say()
         one.queue.shared.beat()
     with Crawler(url, f"{key}:q", **options) as one:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from support.contract import fingerprints
 from support.proxy import Proxy
-from support.queues import Crawler, mark_of
+from support.queues import Crawler, exchange, mark_of
 from support.redis_plan import plan_of
 
 from scrapy_bloom import RedisFilter
@@ -102,11 +102,7 @@ def test_large_requests_come_over_a_slow_link(server, key):
             queue.offer(Entry("f", mark_of(number), body, source=number))
         new = []
         for _ in range(60):  # a third of that will do
-            exchange = queue.prepare(0)
-            queue.carry_out(exchange)
-            new += [
-                entry.source for entry, seen in queue.settle(exchange).answer.verdicts if not seen
-            ]
+            new += [entry.source for entry, seen in exchange(queue, 0).verdicts if not seen]
             if not queue.has_work:
                 break
         assert sorted(new) == [*range(199)]
@@ -123,9 +119,7 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
         queue = SharedQueue(Worker(Server(link.url), 2.0), key, other.plan)
         taken = []
         for _ in range(30):
-            exchange = queue.prepare(100)
-            queue.carry_out(exchange)
-            taken += queue.settle(exchange).answer.taken
+            taken += exchange(queue, 100).taken
             if len(taken) == len(bodies):
                 break
         assert {request.body for request in taken} == bodies

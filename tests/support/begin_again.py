@@ -21,6 +21,7 @@ from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
+from support.queues import exchange
 from support.redis_plan import plan_of
 
 KEY = "crawl"
@@ -271,7 +272,7 @@ class Crawler:
         if self.world.hosts:
             entry.slot = b"host %d" % (page % self.world.hosts)
             if self.world.chance.random() < 0.1:
-                self.queue.set_pace(entry.slot, self.world.chance.choice(_PACES))
+                self.queue.next_call.paces[entry.slot] = self.world.chance.choice(_PACES)
         if self.world.chance.random() < self.world.waits:
             entry.due = time.monotonic() + self.world.chance.choice((1, 10, 300))
         self.queue.offer(entry)
@@ -296,12 +297,12 @@ class Crawler:
         chance = self.world.chance.random()
         if chance < self.world.waits / 2:
             until = time.monotonic() + self.world.chance.choice((1, 10, 300))
-            self.queue.hold(taken.slot or b"host", until)
+            self.queue.next_call.holds[taken.slot or b"host"] = until
             if not taken.slot or chance < self.world.waits / 4:
                 self.queue.postpone(taken, until)
                 return
         if taken.delay and chance < 0.1:
-            self.queue.give_back(taken)
+            self.queue.release(taken, "back")
             return
         if taken.delay and chance < 0.2:
             self.queue.give_back_turn(taken)
@@ -325,23 +326,18 @@ class Crawler:
 
     def exchange(self, want):
         slots = [taken.slot for taken in self.flight.values()]
-        exchange = self.queue.prepare(
-            want,
-            default=Pace(0.5, 0.5) if self.world.hosts else UNPACED,
-            busy=slots[:1],
-        )
-        self.queue.carry_out(exchange)
-        settled = self.queue.settle(exchange)
-        for entry, _ in settled.answer.verdicts:
+        default = Pace(0.5, 0.5) if self.world.hosts else UNPACED
+        answer = exchange(self.queue, want, default=default, busy=slots[:1])
+        for entry, _ in answer.verdicts:
             self.child_done(entry.source)
         void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
         self.ready = [taken for taken in self.ready if taken not in void]
-        if settled.start_over:
+        if answer.start_over:
             for taken in void:
                 self.offer(int(taken.body), None)
             if self.world.again:
                 self.start()
-        self.ready += settled.answer.taken
+        self.ready += answer.taken
 
     def child_done(self, parent):
         if parent in self.children:
@@ -351,4 +347,4 @@ class Crawler:
 
     def finish(self, key):
         self.children.pop(key, None)
-        self.queue.done(self.flight.pop(key))
+        self.queue.release(self.flight.pop(key), "done")

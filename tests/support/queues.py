@@ -7,6 +7,7 @@ import time
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.key import Answer
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -40,31 +41,30 @@ class Crawler:
             self.queue.offer(entry)
 
     def exchange(self, want=0, **said):
-        """Make one exchange; return what came of it."""
-        made = self.queue.prepare(want, look=True, default=self.default, **said)
-        self.queue.carry_out(made)
-        settled = self.queue.settle(made)
+        """Make one exchange; return the answer."""
+        answer = exchange(self.queue, want, look=True, default=self.default, **said)
         self.have = {
             name: taken for name, taken in self.have.items() if self.queue.still_ours(taken)
         }
-        for taken in settled.answer.taken:
+        for taken in answer.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss
-                self.queue.done(self.have[name])
+                self.queue.release(self.have[name], "done")
             self.have[name] = taken
-        return settled
+        return answer
 
     def say(self, want=0):
         """Make exchanges until one succeeds and all is said; return the names that were new."""
         new = []
         while True:
-            settled = self.exchange(want)
-            new += [entry.source for entry, seen in settled.answer.verdicts if not seen]
-            if settled.error is None and not self.queue.offering:
-                return new
-            if settled.error is not None:
-                assert isinstance(settled.error, BackendError), settled.error
+            try:
+                verdicts = self.exchange(want).verdicts
+            except BackendError:
                 time.sleep(0.01)
+                continue
+            new += [entry.source for entry, seen in verdicts if not seen]
+            if not self.queue.offering:
+                return new
 
     def take(self, count):
         """Take requests; return their names, in order."""
@@ -75,7 +75,7 @@ class Crawler:
     def done(self):
         """Say that all that this worker has is done."""
         for taken in self.have.values():
-            self.queue.done(taken)
+            self.queue.release(taken, "done")
         self.have = {}
 
     def drain(self):
@@ -93,6 +93,16 @@ class Crawler:
 
     def __exit__(self, *exc_info):
         self.queue.close()
+
+
+def exchange(queue, want, **said):
+    """Make a call of a queue; return the answer."""
+    call = queue.prepare(want, **said)
+    if call is None:
+        return Answer()
+    answer = queue.carry_out(call)
+    queue.settle(call, answer)
+    return answer
 
 
 def mark_of(name):

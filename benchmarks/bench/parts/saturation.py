@@ -13,7 +13,10 @@ from bench import redis_server
 from bench.part import Column, Part, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
-    from scrapy_bloom.redis.queue import Exchange, SharedQueue
+    from collections.abc import Sequence
+
+    from scrapy_bloom.redis.member import Taken
+    from scrapy_bloom.redis.queue import SharedQueue
 
 LINKS: Final = 10  # of each page
 NEW: Final = 2  # of them
@@ -46,13 +49,12 @@ def _queue(url: str) -> SharedQueue:
     return SharedQueue(Worker(Server(url), 60.0), KEY, plan)
 
 
-def _call(queue: SharedQueue, want: int) -> Exchange:
-    exchange = queue.prepare(want, look=True)
-    queue.carry_out(exchange)
-    queue.settle(exchange)
-    if exchange.error is not None:
-        raise exchange.error
-    return exchange
+def _call(queue: SharedQueue, want: int) -> Sequence[Taken]:
+    call = queue.prepare(want, look=True)
+    assert call is not None
+    answer = queue.carry_out(call)
+    queue.settle(call, answer)
+    return answer.taken
 
 
 def _offer(queue: SharedQueue, number: int, hosts: int) -> None:
@@ -72,15 +74,15 @@ def work(url: str, hosts: int, seconds: float, first: int) -> int:
     for number in range(first, first + 400):
         _offer(queue, number, hosts)
     until = time.monotonic() + seconds
-    taken: list[Any] = []
+    taken: Sequence[Taken] = ()
     while time.monotonic() < until:
         for request in taken:
             for link in range(LINKS):
                 number += link < NEW
                 _offer(queue, number if link < NEW else chance.randint(first, number), hosts)
-            queue.done(request)
+            queue.release(request, "done")
         pages += len(taken)
-        taken = [*_call(queue, TAKE).answer.taken]
+        taken = _call(queue, TAKE)
     queue.close()
     return pages
 
