@@ -82,19 +82,12 @@ class RedisTarget:
                 "workers_silent": len(state.leases) - alive,
             }
             if state.plan.order:
-                counts, schedule = state.counts, reader.schedule(_HOSTS)
+                counts = state.counts
                 facts |= {
                     "waiting": counts.waiting + counts.taken,
                     "in_flight": counts.taken,
                     "failed": counts.failed,
-                    "hosts": schedule.hosts,
-                    "next_hosts": [
-                        {"host": _text(slot), "waiting": waiting, "due": due}
-                        for slot, waiting, due in schedule.next_hosts
-                    ],
-                    "later": schedule.later,
-                    "next_due": schedule.next_due,
-                    "holds": {_text(slot): until for slot, until in schedule.holds},
+                    **reader.schedule(_HOSTS),
                 }
         return facts
 
@@ -201,7 +194,3 @@ def occupied(name: str, contents: str = "a filter") -> StateError:
         f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
         f" make room with 'scrapy bloom delete'."
     )
-
-
-def _text(slot: bytes) -> str:
-    return slot.decode(errors="replace")

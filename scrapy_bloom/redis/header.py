@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
@@ -52,7 +53,8 @@ class State:
     Attributes:
         epoch: identifies the filter that is there.
         plan: what its workers agree on.
-        slices: oldest first.
+        slices: oldest first, without those that have expired. If all have, an empty one stands in
+            for the next, which has no key yet.
         counts: of requests, when the last script had ended.
         leases: when the lease of each worker ends, in seconds since 1970 by the server's clock.
         secret: the key of its probes.
@@ -66,9 +68,10 @@ class State:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def read(cls, header: Mapping[str, bytes], place: str) -> State:
+    def read(cls, header: Mapping[str, bytes], now: float, place: str) -> State:
         """Return the state that a header describes.
 
+        :param now: the server's time, in seconds since 1970.
         :param place: what people call the server and the key.
         :raises StateError: if it is not one of ours, or damaged.
         """
@@ -91,7 +94,12 @@ class State:
             leases = {name: float(end) for name, end in ends.items()}
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
-        return cls(header["epoch"].decode(), plan, slices, counts, leases, secret)
+        ended = now - plan.window * 9 / 8 if plan.window else -inf
+        newest = slices[-1]
+        live = [row for row in slices if row.since > ended] or [
+            newest._replace(number=newest.number + 1, since=now, items=0, again=0)
+        ]
+        return cls(header["epoch"].decode(), plan, live, counts, leases, secret)
 
     @property
     def items(self) -> int:
@@ -101,17 +109,6 @@ class State:
     def info(self) -> FilterInfo:
         """Return the state of the filter, computed from the items in its slices."""
         return self.plan.info(self.slices)
-
-    def at(self, now: float) -> State:
-        """Return the same without the slices that have expired by now.
-
-        If all have, an empty one stands in for the next, which has no key yet.
-        """
-        newest = self.slices[-1]
-        ended = now - self.plan.window * 9 / 8
-        live = [row for row in self.slices if row.since > ended]
-        empty = newest._replace(number=newest.number + 1, since=now, items=0, again=0)
-        return replace(self, slices=live or [empty])
 
 
 def refusal(place: str, reason: str) -> StateError:

@@ -171,6 +171,7 @@ class SharedKey:
     Attributes:
         plan: as given.
         place: what people call the server and the key.
+        state: of what was there when it was opened.
         epoch: identifies the filter that is there now.
         probe: makes the probe of a fingerprint.
         made: whether this worker created it.
@@ -224,10 +225,13 @@ class SharedKey:
         if word == b"type":
             kind, name = parts[1].decode(), parts[0].decode()
             raise refusal(self.place, f"found a {kind} under {name!r} that is not ours")
-        self.made, whole = bool(parts[0] == b"1"), bool(parts[1] == b"1")
-        self._take_over(State.read(dict(zip(FIELDS, parts[2:], strict=True)), self.place))
-        self.rename(name, answered=0 if whole else -1)
-        return whole
+        made, whole, now, *values = parts
+        self.made = made == b"1"
+        header = dict(zip(FIELDS, values, strict=True))
+        self._take_over(State.read(header, float(now), self.place))
+        is_whole = bool(whole == b"1")
+        self.rename(name, answered=0 if is_whole else -1)
+        return is_whole
 
     def reopen(self, surprise: Surprise) -> str:
         """Open it again after a surprise.
@@ -247,7 +251,7 @@ class SharedKey:
             if bool(self.plan.order) is not bool(state.plan.order):
                 more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
             raise refusal(self.place, f"what is there has {differences}{more}")
-        self.epoch, self.counts = state.epoch, state.counts
+        self.state, self.epoch, self.counts = state, state.epoch, state.counts
         self.probe = state.plan.hash(state.secret)
         self._slices: Sequence[SliceRow] | bytes = state.slices
         self.known.clear()

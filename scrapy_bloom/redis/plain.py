@@ -69,7 +69,7 @@ class SharedFilter:
         except BaseException:
             self._filter.close()
             raise
-        report_opened(report, session, worker, self._key)
+        report_opened(report, session, worker, self._filter.shared)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left

@@ -47,7 +47,7 @@ class SharedQueue:
     :raises StateError: if something else is under the key, or another crawl.
 
     Attributes:
-        worker: as given, like `key`.
+        worker: as given.
         next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
         surprises: how often the server has lost something, or this worker its lease.
@@ -55,7 +55,7 @@ class SharedQueue:
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, one_slot: bool = False) -> None:
-        self.worker, self.key = worker, key
+        self.worker = worker
         self.offering = self.surprises = 0
         self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)

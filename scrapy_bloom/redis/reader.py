@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import chain, islice, zip_longest
+from typing import Any, Final
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo
@@ -15,25 +15,6 @@ from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.worker import Worker
 
 _AT_ONCE: Final = 100
-
-
-class Schedule(NamedTuple):
-    """What is sent when. Dates are in seconds since 1970.
-
-    Attributes:
-        hosts: how many download slots have requests that need not wait for a time.
-        next_hosts: those that are served next: name, how many requests it has, and seconds until it
-            is served, 0 if that may be now.
-        later: how many requests wait for a time.
-        next_due: when the first of them may be sent; None if there are none.
-        holds: download slots that are left alone, each until when.
-    """
-
-    hosts: int
-    next_hosts: list[tuple[bytes, int, float]]
-    later: int
-    next_due: float | None
-    holds: list[tuple[bytes, float]]
 
 
 class Reader:
@@ -56,15 +37,12 @@ class Reader:
         with self._worker.explained():
             kind = self._worker.client.type(self._key).decode()
             header = self._header() if kind == "hash" else {}
+            now = float(self._worker.client.time()[0])
         if kind == "none" or (header.get("program") == PROGRAM and "epoch" not in header):
             return None
         if "program" not in header:
             raise refusal(self._place, f"found a {kind} that is not ours")
-        state = State.read(header, self._place)
-        if not state.plan.window:
-            return state
-        word, *answer = self._worker.run("ask", self._key, state.epoch, b"")
-        return state.at(float(answer[1])) if word == b"ok" else state
+        return State.read(header, now, self._place)
 
     def existing(self) -> State:
         """Return the state of the filter.
@@ -128,9 +106,15 @@ class Reader:
                         yield Taken.read_member(member), due and due / SECOND - skew
                     start += len(rows)
 
-    def schedule(self, count: int) -> Schedule:
-        """Return what is sent when, with so many of the slots whose time comes next.
+    def schedule(self, count: int) -> dict[str, Any]:
+        """Return what is sent when. Dates are in seconds since 1970.
 
+        :param count: how many slots to name.
+        :returns: ``hosts``, how many download slots have requests that need not wait for a time;
+            ``next_hosts``, those that are served next, each with how many requests it has and
+            seconds until it is served, 0 if that may be now; ``later``, how many requests wait for
+            a time; ``next_due``, when the first of them may be sent, None without any; ``holds``,
+            slots that are left alone, each until when.
         :raises BackendError: if the server cannot be used.
         """
         client, base = self._worker.client, beginning(self._key)
@@ -141,42 +125,34 @@ class Reader:
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
             holds = client.zrangebyscore(base + "holds", *since, 0, count, withscores=True)
-            return Schedule(
-                client.zcard(base + "turns"),
-                [
-                    (
-                        slot,
-                        client.zlexcount(base + "queue", *_range(slot)),
-                        max(0.0, turn - clock) / SECOND,
-                    )
+            return {
+                "hosts": client.zcard(base + "turns"),
+                "next_hosts": [
+                    {
+                        "host": slot.decode(errors="replace"),
+                        "waiting": client.zlexcount(base + "queue", *_range(slot)),
+                        "due": max(0.0, turn - clock) / SECOND,
+                    }
                     for slot, turn in turns
                 ],
-                client.zcount(base + "later", *since),
-                first[0][1] / SECOND - skew if first else None,
-                [(slot, until / SECOND - skew) for slot, until in holds],
-            )
+                "later": client.zcount(base + "later", *since),
+                "next_due": first[0][1] / SECOND - skew if first else None,
+                "holds": {
+                    slot.decode(errors="replace"): until / SECOND - skew for slot, until in holds
+                },
+            }
 
     def upcoming(self, count: int) -> Iterator[Taken]:
-        """Yield the requests that are sent next, in order.
+        """Yield the requests that are sent next, as if all slots had the same delay.
 
         :raises BackendError: if the server cannot be used.
         """
-        client, start = self._worker.client, beginning(self._key)
+        client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
-            default = float(client.hget(self._key, "delay") or 0)
-            turns = client.zrange(start + "turns", 0, count - 1, withscores=True)
-            heap = [(turn, number, slot, 0) for number, (slot, turn) in enumerate(turns)]
-            while heap and count:
-                turn, number, slot, read = heapq.heappop(heap)
-                members = client.zrangebylex(start + "queue", *_range(slot), read, 1)
-                if not members:
-                    continue
-                yield Taken.read_member(members[0])
-                count -= 1
-                pace = client.hget(start + "delays", slot)
-                delay = float(pace.split()[0]) if pace else default if slot else 0.0
-                # Slots without a delay are served in turn.
-                heapq.heappush(heap, (turn + delay * SECOND, number + len(turns), slot, read + 1))
+            slots = client.zrange(base + "turns", 0, count - 1)
+            first = [client.zrangebylex(base + "queue", *_range(slot), 0, count) for slot in slots]
+            in_turn = chain.from_iterable(zip_longest(*first))
+            yield from map(Taken.read_member, islice(filter(None, in_turn), count))
 
     def _skew(self) -> float:
         """Return what the times of requests and slots are ahead of the server's clock."""

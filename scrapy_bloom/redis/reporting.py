@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.header import State
-from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
 
@@ -25,30 +23,27 @@ if TYPE_CHECKING:
 
 
 def report_opened(
-    report: Report, session: Session, worker: Worker, key: str, *, crawl: bool = False
-) -> State | None:
-    """Log the state in which a filter was found, unless the server has just failed.
+    report: Report, session: Session, worker: Worker, shared: SharedKey, *, crawl: bool = False
+) -> None:
+    """Log the state in which a filter was found.
 
     :param crawl: whether the requests are there, too.
-    :returns: the state; None if it is unknown.
     """
-    try:
-        state = Reader(worker, key).existing()
-        with worker.explained():
-            policy = eviction_policy(worker.client)
-    except BloomError:  # checks will report it
-        return None
-    restored = state.items
-    contents = f"{counted(restored, 'page')} known"
+    state = shared.state
+    contents = f"{counted(state.items, 'page')} known"
     if not crawl:
         contents += "; a kill loses what this process has to fetch"
-    elif restored or state.counts.waiting or state.counts.taken:
+    elif state.items or state.counts.waiting or state.counts.taken:
         contents += f", {counted(state.counts.waiting, 'request')} waiting"
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
-    place = f"in Redis at {worker.address}, key {key}"
-    report.opened(noun, place, contents, state.info(), restored=restored)
+    report.opened(noun, f"in {shared.place}", contents, state.info(), restored=state.items)
+    try:
+        with worker.explained():
+            policy = eviction_policy(worker.client)
+    except BackendError:  # checks will report it
+        return
     if policy not in ("", "noeviction"):
         report.warn(
             f"Redis at {worker.address}: maxmemory-policy is {policy}, expected noeviction. If the"
@@ -56,9 +51,8 @@ def report_opened(
             f" are fetched again."
         )
     changed = difference(json.loads(state.plan.canonical), session.made_by)
-    if restored and changed:
+    if state.items and changed:
         report.warn(changed)
-    return state
 
 
 def report_crawl(report: Report, session: Session, queue: SharedQueue, *, windowed: bool) -> None:
@@ -66,12 +60,11 @@ def report_crawl(report: Report, session: Session, queue: SharedQueue, *, window
 
     :param windowed: whether pages are fetched again after some time.
     """
-    worker, key = queue.worker, queue.key
-    state = report_opened(report, session, worker, key, crawl=True)
-    counts = queue.counts
-    if state is not None and state.items and not (counts.waiting or counts.taken or windowed):
+    report_opened(report, session, queue.worker, queue.shared, crawl=True)
+    items, counts = queue.shared.state.items, queue.counts
+    if items and not (counts.waiting or counts.taken or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-        report.finished(queue.shared.place, state.items, way)
+        report.finished(queue.shared.place, items, way)
     warn_of_failed(report, queue)
 
 

@@ -196,9 +196,9 @@ def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join
     set_clock(now)
     worker.exchange()
     reader = Reader(worker.queue.worker, key)
-    _, _, later, due, holds = reader.schedule(5)
-    assert (later, round(due - now)) == (2, 60)
-    assert [(slot, round(until - now)) for slot, until in holds] == [(b"x", 30)]
+    facts = reader.schedule(5)
+    assert (facts["later"], round(facts["next_due"] - now)) == (2, 60)
+    assert {slot: round(until - now) for slot, until in facts["holds"].items()} == {"x": 30}
     dates = {one.body: date and round(date - now) for one, date in reader.requests()}
     assert dates == {b"a": 0, b"b": 60, b"c": 90}
 

@@ -6,6 +6,8 @@ A test reads private fields nowhere else: ruff looks.
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+from redis import Redis
+
 from scrapy_bloom.canonical import fingerprint
 from scrapy_bloom.redis import worker
 
@@ -65,13 +67,13 @@ def stop_beating(one):
 
 @contextmanager
 def clock_of_redis(client, now):
-    """Let the scripts of filters ask a key for the time, which nobody can set on a server.
+    """Let scripts and clients ask a key for the time, which nobody can set on a server.
 
     :param now: seconds since 1970 at the beginning.
     :return: what sets the time.
     """
     key = "clock of the tests"
-    read = worker.script
+    read, real_time = worker.script, Redis.time
 
     def read_with_clock(name):
         return read(name).replace("call('TIME')", f"call('HMGET', '{key}', 's', 'us')")
@@ -81,11 +83,12 @@ def clock_of_redis(client, now):
 
     assert "call('TIME')" in read("call")
     worker.script = read_with_clock
+    Redis.time = lambda _: tuple(map(int, client.hmget(key, "s", "us")))
     set_clock(now)
     try:
         yield set_clock
     finally:
-        worker.script = read
+        worker.script, Redis.time = read, real_time
 
 
 def crawl_by(scheduler, crawler):

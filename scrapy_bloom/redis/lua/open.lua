@@ -7,8 +7,8 @@
 --   worker      its name from now on
 --   lease       seconds
 --   then fields and values of the header of a new filter
--- Answers {"ok", made, whole, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
---            was told before is still there, else "0"; the fields program, format, epoch, plan, first, slices,
+-- Answers {"ok", made, whole, now, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
+--            was told before is still there, else "0"; the server's time; the fields program, format, epoch, plan, first, slices,
 --            window, order, waiting, taken, failed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
@@ -72,4 +72,4 @@ end
 local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'first', 'slices', 'window', 'order',
   'waiting', 'taken', 'failed', 'forgotten', 'seq')
 for i = 1, 13 do answer[i] = answer[i] or '' end
-return {'ok', made and '1' or '0', whole and '1' or '0', unpack(answer)}
+return {'ok', made and '1' or '0', whole and '1' or '0', string.format('%.6f', now), unpack(answer)}
