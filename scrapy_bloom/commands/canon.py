@@ -8,9 +8,9 @@ from typing import Any
 
 from scrapy import Request
 
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
+from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
 

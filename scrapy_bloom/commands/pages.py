@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 
 from scrapy import Request
 
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
+from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job http://example.com/"

@@ -13,11 +13,11 @@ from scrapy.settings import Settings as ScrapySettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.engine import apply_settings
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.scheduler import Scheduler
 from scrapy_bloom.settings import Settings

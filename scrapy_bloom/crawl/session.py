@@ -15,7 +15,6 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.crawl.redirects import (
     MOST_DROPPED,
     chain_before,
@@ -25,6 +24,7 @@ from scrapy_bloom.crawl.redirects import (
 )
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
+from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.canonical.fingerprint import CanonicalFingerprinter
 from scrapy_bloom.errors import SettingError
+from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from redis import Redis
 
-from scrapy_bloom.canonical import fingerprint
+from scrapy_bloom import fingerprinter
 from scrapy_bloom.redis import worker
 
 
@@ -17,7 +17,7 @@ def repeat_the_self_check():
 
     It does so once in a process, and another Scrapy cannot be installed in the middle of one.
     """
-    fingerprint._trusted.cache_clear()
+    fingerprinter._trusted.cache_clear()
 
 
 def scheduler_of(crawler):
