@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from scrapy.commands import ScrapyCommand
 
 VERBS = {
-    "plan": "compute pages, error rate or memory from the other two",
+    "plan": "compute how much memory a number of pages takes",
     "info": "show owner, fill level and progress of a crawl",
     "contains": "show which pages are seen",
     "add": "mark pages as seen; create the filter if there is none",

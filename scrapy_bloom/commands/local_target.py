@@ -120,21 +120,13 @@ class LocalTarget:
                 )
             yield _identity(store), store.filter, stored_holds(store), requests
 
-    def requests(self, *, failed: bool = False) -> Iterator[WaitingRequest]:
-        """Yield the requests that are not done, in order; those that wait for a time come last.
-
-        :param failed: whether to yield only those that cannot be read.
-        """
-        newest_first = self._project.queue_kind.newest_first
-        with self._reading() as store:
-            for priority, body, date in _bodies(store, newest_first=newest_first):
-                request = readable(body, priority, date)
-                if request.problem or not failed:
-                    yield request
+    def failed(self) -> Iterator[WaitingRequest]:
+        """Yield the requests that cannot be read."""
+        return (request for request in self._requests() if request.problem)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
-        now = (request for request in self.requests() if not request.not_before)
+        now = (request for request in self._requests() if not request.not_before)
         return [*islice(now, count)]
 
     # Changing
@@ -196,6 +188,13 @@ class LocalTarget:
             raise StateError(f"{self.name}: found no filter.")
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
+
+    def _requests(self) -> Iterator[WaitingRequest]:
+        """Yield the requests that are not done, in order; those that wait for a time come last."""
+        newest_first = self._project.queue_kind.newest_first
+        with self._reading() as store:
+            for priority, body, date in _bodies(store, newest_first=newest_first):
+                yield readable(body, priority, date)
 
     def _create(self) -> Store:
         project = self._project

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from scrapy import Request
 
-from scrapy_bloom.commands.output import note, progress, show, table
+from scrapy_bloom.commands.output import note, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.crawl.redirects import steps_to
@@ -57,15 +57,14 @@ def run(args: Namespace, project: Project) -> int:
         fingerprinter, warning = project.fingerprinter_for(identity)
         if warning:
             note(warning)
-        lines = progress(_read(given, fingerprinter), "pages")
+        lines = _read(given, fingerprinter)
         while batch := [*islice(lines, _AT_ONCE)]:
             valid = [page for page in batch if page]
             seen = carry_out([page.fingerprint for page in valid])
             if verb == "forget":
                 carry_out([step for page in valid for step in steps_to(page.fingerprint)])
             if verb == "contains" and valid:
-                urls = [page.url and fingerprinter.canonical_url(page.url) for page in valid]
-                _show(args, valid, seen, urls, first=known + new == 0)
+                _show(args, valid, seen, first=known + new == 0)
             known += sum(seen)
             new += len(seen) - sum(seen)
             bad += len(batch) - len(valid)
@@ -81,17 +80,14 @@ def run(args: Namespace, project: Project) -> int:
     return 1 if new or bad else 0
 
 
-def _show(
-    args: Namespace, pages: list[Page], seen: list[bool], urls: list[str], *, first: bool
-) -> None:
+def _show(args: Namespace, pages: list[Page], seen: list[bool], *, first: bool) -> None:
     words = ["seen" if is_seen else "new" for is_seen in seen]
-    rows = [(page.text, *more) for page, *more in zip(pages, words, urls, strict=True)]
     if not args.json:
-        show(args, None, table(rows, ("page", "is", "canonical") if first else ()))
+        rows = [(page.text, word) for page, word in zip(pages, words, strict=True)]
+        show(args, None, table(rows, ("page", "is") if first else ()))
         return
-    for page, (text, word, url) in zip(pages, rows, strict=True):
-        fingerprint = page.fingerprint.hex()
-        line = {"text": text, "fingerprint": fingerprint, "canonical": url, "is": word}
+    for page, word in zip(pages, words, strict=True):
+        line = {"text": page.text, "fingerprint": page.fingerprint.hex(), "is": word}
         sys.stdout.write(f"{json.dumps(line)}\n")
 
 
@@ -107,12 +103,10 @@ class Page(NamedTuple):
     Attributes:
         text: the URL or the fingerprint as it was given.
         fingerprint: its fingerprint.
-        url: the URL as a request has it; empty if the fingerprint was given.
     """
 
     text: str
     fingerprint: bytes
-    url: str = ""
 
 
 def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
@@ -130,8 +124,7 @@ def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iter
 
 def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
     if not _HEX.fullmatch(text):
-        request = Request(text)
-        return Page(text, fingerprinter.fingerprint(request), request.url)
+        return Page(text, fingerprinter.fingerprint(Request(text)))
     fingerprint = bytes.fromhex(text)
     if fingerprinter.digests and len(fingerprint) != SHA1_BYTES:
         raise ValueError(f"expected {2 * SHA1_BYTES} hexadecimal digits, not {len(text)}")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
 
-from scrapy_bloom.commands.output import moment, progress, show, table
+from scrapy_bloom.commands.output import moment, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import WaitingRequest
 from scrapy_bloom.commands.target import add_target, target_of
@@ -16,8 +14,6 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
-
-_HOSTS: Final = 10
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -42,34 +38,20 @@ def run(args: Namespace, project: Project) -> int:
             f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
         )
     if args.failed:
-        shown = [*islice(target.requests(failed=True), args.peek)]
+        shown = [*islice(target.failed(), args.peek)]
         lines = _table(shown) if shown else ["No request is on the failed list."]
         show(args, {"failed": [request._asdict() for request in shown]}, lines)
         return 1 if shown else 0
-    priorities: Counter[int] = Counter()
-    hosts: Counter[str] = Counter()
-    for request in progress(target.requests(), "requests read"):
-        priorities[request.priority] += 1
-        hosts[request.host] += 1
     first = target.upcoming(args.peek)
-    by_priority = sorted(priorities.items(), reverse=True)
-    summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")} | {
-        "read": priorities.total(),
-        "by_priority": dict(by_priority),
-        "by_host": dict(hosts.most_common()),
-        "first": [request._asdict() for request in first],
-    }
+    summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")}
     waiting = counted(facts["waiting"], "request")
     lines = [f"{waiting} to be fetched, {facts['in_flight']:,} of them in flight"]
     if facts["later"]:
         later = counted(facts["later"], "request")
         lines.append(f"{later} of these not before a time, the first {moment(facts['next_due'])}")
-    if by_priority:
-        lines += ["", *table(by_priority, ("priority", "requests"))]
-        lines += ["", *table(hosts.most_common(_HOSTS), ("host", "requests"))]
     if first:
         lines += ["", *_table(first)]
-    show(args, summary, lines)
+    show(args, {**summary, "first": [request._asdict() for request in first]}, lines)
     return 0
 
 

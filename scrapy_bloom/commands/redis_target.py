@@ -91,16 +91,11 @@ class RedisTarget:
                 }
         return facts
 
-    def requests(self, *, failed: bool = False) -> Iterator[WaitingRequest]:
-        """Yield the requests that no worker has.
-
-        :param failed: whether to yield the failed list instead.
-        """
+    def failed(self) -> Iterator[WaitingRequest]:
+        """Yield the failed list."""
         with self.connected() as worker:
-            reader = Reader(worker, self.key)
-            found = ((each, 0.0) for each in reader.failed()) if failed else reader.requests()
-            for each, date in found:
-                yield readable(each.body, each.priority, date)
+            for each in Reader(worker, self.key).failed():
+                yield readable(each.body, each.priority)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""

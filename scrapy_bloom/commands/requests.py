@@ -16,7 +16,6 @@ class WaitingRequest(NamedTuple):
         priority: Scrapy's priority, the highest first.
         method: its HTTP method.
         url: its URL; empty if the request cannot be decoded.
-        host: the host of its URL, if any.
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
@@ -26,7 +25,6 @@ class WaitingRequest(NamedTuple):
     priority: int
     method: str = ""
     url: str = ""
-    host: str = ""
     depth: int = 0
     callback: str = ""
     problem: str = ""
@@ -47,7 +45,6 @@ def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> Wait
         return request._replace(
             method=str(fields.get("method", "GET")),
             url=str(fields["url"]),
-            host=urlsplit(str(fields["url"])).hostname or "",
             depth=depth if isinstance(depth, int) else 0,
             callback=str(fields.get("callback") or ""),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
-from typing import Any, Final
+from typing import Any
 
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.info import FilterInfo
@@ -13,8 +13,6 @@ from scrapy_bloom.redis.header import PROGRAM, State, refusal
 from scrapy_bloom.redis.key import Surprise, ask
 from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.worker import Worker
-
-_AT_ONCE: Final = 100
 
 
 class Reader:
@@ -86,25 +84,6 @@ class Reader:
         with self._worker.explained():
             values = self._worker.client.hvals(beginning(self._key) + "failed")
             yield from (Taken.read(value, 0) for value in values)
-
-    def requests(self) -> Iterator[tuple[Taken, float]]:
-        """Yield the waiting requests, by download slot and in order, each with when it may be sent.
-
-        That is in seconds since 1970, or 0 if it need not wait for a time.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        client, base = self._worker.client, beginning(self._key)
-        with self._worker.explained():
-            skew = self._skew()
-            for which in "queue", "later":
-                start = 0
-                while rows := client.zrange(
-                    base + which, start, start + _AT_ONCE - 1, withscores=True
-                ):
-                    for member, due in rows:
-                        yield Taken.read_member(member), due and due / SECOND - skew
-                    start += len(rows)
 
     def schedule(self, count: int) -> dict[str, Any]:
         """Return what is sent when. Dates are in seconds since 1970.
