@@ -10,6 +10,7 @@ from scrapy import Request
 
 from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
@@ -43,9 +44,12 @@ def way_of(url: str, fingerprinter: CanonicalFingerprinter) -> dict[str, Any]:
     A step is a name and the URL that it has left: ``request`` for what Scrapy changes when it makes
     a request, ``scrapy`` for its own canonical form; ``canonical`` is the last one.
 
-    :raises ValueError: if Scrapy cannot make a request for the URL.
+    :raises SettingError: if Scrapy cannot make a request for the URL.
     """
-    request = Request(url)
+    try:
+        request = Request(url)
+    except ValueError as error:
+        raise SettingError(f"{url!r}: {error}") from error
     walked = [("", url), ("request", request.url), *fingerprinter.walk(request.url)]
     steps = [step for before, step in pairwise(walked) if before[1] != step[1]]
     steps.append(("canonical", walked[-1][1]))

@@ -253,7 +253,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("copy waiting {}", "are in Scrapy's own queue"),
         ("copy exact {}", "found the table of BLOOM_EXACT"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
-        ("canon example.com", "Missing scheme in request url: example.com"),
+        ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
         ("queue job", "found a filter without requests"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
