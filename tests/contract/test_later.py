@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -111,14 +110,6 @@ def test_a_kill_while_requests_move_loses_none_and_doubles_none(job):
     assert job.pop() == ["a", "b"]
 
 
-def test_few_requests_move_at_once(job):
-    job.push(*range(120), wait=10)
-    job.pass_time(11)
-    job.later.move_due()
-    assert len(job.queues) == 50
-    assert len(job.later) == 70
-
-
 def test_a_clock_that_was_set_back_costs_at_most_the_wait(job):
     job.push("a", wait=10)
     job.later.hold("a", 20)
@@ -131,13 +122,6 @@ def test_a_clock_that_was_set_back_costs_at_most_the_wait(job):
     assert job.later.held == ["a"]
     job.pass_time(10)
     assert job.later.held == []
-
-
-def test_a_clock_that_is_set_back_meanwhile_costs_nothing(job):
-    job.push("a", wait=10)
-    job.date -= 3600
-    job.now += 10.1
-    assert job.pop() == ["a"]
 
 
 def test_holds_are_kept(job):
@@ -171,7 +155,9 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     job.store.abandon()
 
 
-def test_what_is_put_aside_is_bounded_and_stays_stored(job):
+def test_what_is_put_aside_is_bounded_and_moves_in_portions(job, monkeypatch):
+    timers = []
+    monkeypatch.setattr(engine, "call_later", lambda *timer: timers.append(timer))
     for number in range(150):
         assert job.queues.push(Request(f"http://a/{number}")) is None
     aside = []
@@ -181,30 +167,17 @@ def test_what_is_put_aside_is_bounded_and_stays_stored(job):
         aside.append(request.url.rpartition("/")[2])
     assert len(aside) == 100
     assert len(job.store) == 150
-    job.later.note_committed()
-    assert job.later.has_room
-    assert job.woken == 1
-    job.later.note_committed()
-    assert job.woken == 1
-    assert len(job.pop()) == 50
-    job.pass_time(21)
-    assert job.pop() + job.pop() == aside
-
-
-def test_what_is_due_wakes_nothing_before_there_is_room(job, monkeypatch):
-    timers = []
-    monkeypatch.setattr(engine, "call_later", lambda *told: timers.append(told))
-    job.push("a", wait=10)
-    for number in range(100):
-        assert job.queues.push(Request(f"http://a/{number}")) is None
-        job.later.put_aside(*job.queues.pop(), job.now + 20)
-    job.pass_time(11)
     job.later.await_due()
-    assert timers == []
-    job.later.note_committed()
-    assert job.woken == 1
+    assert timers == []  # a commit wakes it
+    for _ in range(2):
+        job.later.note_committed()
+        assert job.later.has_room
+        assert job.woken == 1
     job.later.await_due()
     assert len(timers) == 1
+    assert len(job.pop()) == 50
+    job.pass_time(21)
+    assert [job.pop(), job.pop()] == [aside[:50], aside[50:]]
 
 
 def test_what_cannot_be_read_stays_and_is_listed(job):
@@ -235,9 +208,5 @@ def test_a_row_that_is_missing_is_damage(job):
 
 def test_priorities_are_kept(job):
     for priority in (-5, 7, 2**70):
-        request = Request("http://a/", priority=priority)
-        assert job.later.push(request, job.now + 5) is None
+        assert job.later.push(Request("http://a/", priority=priority), job.now + 5) is None
     assert [each.priority for each in stored_requests(job.store)] == [-5, 7, 2**63 - 1]
-    dates = {round(each.date - job.date) for each in stored_requests(job.store)}
-    assert dates == {5}
-    assert time.monotonic() == job.now

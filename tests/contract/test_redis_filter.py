@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
-from support.lease_times import all_are_well, shift_leases
+from support.lease_times import shift_leases
 from support.localredis import keys
 from support.redis_plan import plan_of
 
@@ -25,17 +26,14 @@ from scrapy_bloom.redis.worker import Worker
 @pytest.fixture
 def opened():
     """Open filters that are closed after the test."""
-    filters = []
+    with ExitStack() as filters:
 
-    def opened(server, key=None, *, capacity=10_000, error_rate=1e-9, **options):
-        sizes = {"capacity": capacity, "error_rate": error_rate, "timeout": 10.0}
-        key = key or next(keys)
-        filters.append(RedisFilter.from_url(server.url, key=key, **sizes, **options))
-        return filters[-1]
+        def opened(server, key=None, *, capacity=10_000, error_rate=1e-9, **options):
+            sizes = {"capacity": capacity, "error_rate": error_rate, "timeout": 10.0}
+            made = RedisFilter.from_url(server.url, key=key or next(keys), **sizes, **options)
+            return filters.enter_context(made)
 
-    yield opened
-    for seen in filters:
-        seen.close()
+        yield opened
 
 
 def without_memory(url, key, **options):
@@ -119,21 +117,6 @@ def test_a_filter_is_emptied_when_the_last_other_lease_has_ended(server, opened,
     assert seen.clear()
     assert server.client().time() > (int(end), 0)
     assert seen.add(b"x") is False
-
-
-def test_a_frozen_worker_goes_on_with_a_filter_that_another_has_emptied(server, opened, key):
-    frozen, seen = opened(server, key), opened(server, key)
-    known = fingerprints(50)
-    seen.add_many(known)
-    assert frozen.add(b"its own") is False
-    stop_beating(frozen.worker)
-    shift_leases(server, key, -3600, frozen.shared.name)
-    all_are_well(server, key)
-    assert seen.clear()
-    assert seen.add_many(known) == [False] * 50
-    assert frozen.add(b"next") is False  # it hears of that
-    assert frozen.add(b"its own") is False
-    assert frozen.add_many(known) == seen.add_many(known) == [True] * 50
 
 
 def test_a_forked_worker_becomes_one_of_its_own(server, key):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from support.internals import clock_of_redis
-from support.queues import Crawler, left
+from support.queues import left
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import key as keys
@@ -27,23 +27,11 @@ def set_clock(server):
         yield set_clock
 
 
-@pytest.fixture
-def join(server, key, set_clock):  # noqa: ARG001 - its scripts ask for that time
-    """Open one more worker; it leaves at the end."""
-    workers = []
-
-    def join(default=UNPACED, **options):
-        workers.append(Crawler(server.url, key, **options))
-        workers[-1].default = default
-        return workers[-1]
-
-    yield join
-    for worker in workers:
-        worker.queue.close()
-
-
 def names(taken):
     return [each.body.decode() for each in taken]
+
+
+pytestmark = pytest.mark.usefixtures("set_clock")
 
 
 def hold(worker, slot, seconds):
@@ -59,7 +47,6 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("soon", slot="a")
     worker.offer("later", slot="a", wait=60)
     worker.offer("filtered", slot="b", wait=90, filtered=False)
-    worker.say()
     exchange = worker.exchange(9)
     assert names(exchange.taken) == ["soon"]
     assert worker.queue.counts[:2] == (2, 1)
@@ -68,11 +55,11 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     assert not worker.queue.is_over()
     worker.queue.close()
     set_clock(NOW + 60 - NEAR)
-    assert names(other.exchange(9).taken) == ["soon"]  # the other one has left
+    assert other.take(9) == ["soon"]  # the other one has left
     set_clock(NOW + 60 + NEAR)
-    assert names(other.exchange(9).taken) == ["later"]
+    assert other.take(9) == ["later"]
     set_clock(NOW + 90 + NEAR)
-    assert names(other.exchange(9).taken) == ["filtered"]
+    assert other.take(9) == ["filtered"]
     assert other.queue.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
@@ -97,7 +84,7 @@ def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
     worker.queue._buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
     worker.say()
     set_clock(NOW + 10 + NEAR)
-    assert names(worker.exchange(1).taken) == ["a"]
+    assert worker.take(1) == ["a"]
 
 
 def test_waiting_requests_are_deleted_with_the_others(server, key, join):
@@ -124,7 +111,6 @@ def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
     assert names(exchange.taken) == ["b1"]
     assert exchange.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
     other.offer("a3", slot="a")
-    other.say()
     assert not other.exchange(9).taken
     set_clock(NOW + 60 - keys.AHEAD / 2)  # taken ahead, and sent when it is over
     taken = other.exchange(9).taken
@@ -143,20 +129,17 @@ def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
     set_clock(NOW + 31)
     assert not worker.exchange(9).taken
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["a1"]
+    assert worker.take(9) == ["a1"]
 
 
 def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
-    worker.say()
     (first,) = worker.exchange(9).taken
     worker.queue.release(first, "back")  # its turn would be now
     hold(worker, b"a", 30)
     assert not worker.exchange(9).taken
-    worker.queue.next_call.paces[b"a"] = (
-        SECOND  # the next turn would be a second after the last one
-    )
+    worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last
     worker.exchange()
     assert not worker.exchange(9).taken
 
@@ -164,7 +147,6 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
 def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer("a1", "a2", slot="a")
-    worker.say()
     (first,) = worker.exchange(9).taken
     hold(worker, b"a", 30)
     worker.queue.give_back_turn(first)
@@ -223,7 +205,6 @@ def test_where_hosts_share_a_slot_the_answer_names_those_that_are_left_alone(joi
 def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):
     worker = join(one_slot=True)
     worker.offer("a1", "a2", "b1")
-    worker.say()
     first, second, _ = worker.exchange(3).taken
     for each in (first, second):
         worker.queue.postpone(each, time.monotonic() + 60)
@@ -234,7 +215,7 @@ def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, jo
     worker.offer("c")
     worker.say()
     set_clock(NOW + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["a1", "a2", "c"]
+    assert worker.take(9) == ["a1", "a2", "c"]
 
 
 # The clock
@@ -250,7 +231,7 @@ def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock):
         set_clock(NOW - hours * HOUR)
         assert not worker.exchange(9).taken
     set_clock(NOW - 2 * HOUR + 60 + NEAR)
-    assert sorted(names(worker.exchange(9).taken)) == ["held", "waits"]
+    assert sorted(worker.take(9)) == ["held", "waits"]
 
 
 def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
@@ -260,4 +241,4 @@ def test_a_heartbeat_notices_a_clock_that_goes_back(join, set_clock):
     set_clock(NOW - HOUR)
     worker.queue.shared.beat()
     set_clock(NOW - HOUR + 60 + NEAR)
-    assert names(worker.exchange(9).taken) == ["waits"]
+    assert worker.take(9) == ["waits"]

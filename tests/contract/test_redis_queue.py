@@ -25,20 +25,6 @@ from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
-@pytest.fixture
-def join(server):
-    """Open one more worker; it leaves at the end."""
-    workers = []
-
-    def join(key, url=server.url, **options):
-        workers.append(Crawler(url, key, **options))
-        return workers[-1]
-
-    yield join
-    for worker in workers:
-        worker.queue.close()
-
-
 def requests(worker, key, which):
     """Return the names of the requests that wait or were put aside."""
     reader = Reader(worker.queue.worker, key)
@@ -52,17 +38,16 @@ def requests(worker, key, which):
 def test_requests_of_a_leaving_worker_go_back_to_their_places(server, join, key):
     with Crawler(server.url, key) as one:
         one.offer(*range(10))
-        one.say()
         assert one.take(4) == list("0123")
     assert left(server, key) == (10, 0, 0)
-    assert join(key).drain() == list("0123456789")
+    assert join().drain() == list("0123456789")
 
 
 # Marks and requests
 
 
 def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, join, key):
-    one, two = join(key), join(key)
+    one, two = join(), join()
     one.offer("a", "b", "a")
     assert one.say() == ["a", "b"]
     two.offer("b", "c")
@@ -74,8 +59,8 @@ def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, 
     assert not two.queue.knows(mark_of("a"))
 
 
-def test_batches_larger_than_the_filter_are_taken_whole(join, key):
-    worker = join(key, capacity=50)
+def test_batches_larger_than_the_filter_are_taken_whole(join):
+    worker = join(capacity=50)
     worker.offer(*range(2000))
     assert sorted(worker.say()) == [*range(2000)]
     worker.offer(*range(2100))
@@ -87,7 +72,7 @@ def test_batches_larger_than_the_filter_are_taken_whole(join, key):
 
 
 def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed_list(join, key):
-    worker, order = join(key), []
+    worker, order = join(), []
     for number in range(3):
         worker.offer(number, priority=9 - number)
     worker.say()
@@ -114,7 +99,7 @@ def let_die(server, worker, key):
 
 def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
     """Those that die have its neighbours, too, and a worker takes one risky request at a time."""
-    rescuer = join(key)
+    rescuer = join()
     rescuer.offer(*"abcdef")
     rescuer.say()
     deaths, done = 0, []
@@ -141,7 +126,7 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
 
 def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(server, join, key):
     """It knows nothing then, also not that nothing is left."""
-    one, two = join(key), join(key)
+    one, two = join(), join()
     two.say()
     one.offer("a")
     one.say()
@@ -151,8 +136,8 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     assert not two.queue.is_over()
 
 
-def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join, key):
-    worker, sizes = join(key), [300_000] * 4 + [2_000_000] + [300_000] * 3
+def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join):
+    worker, sizes = join(), [300_000] * 4 + [2_000_000] + [300_000] * 3
     for number, size in enumerate(sizes):
         worker.queue.offer(Entry("f", mark_of(number), bytes(size), -number, source=number))
     worker.say()
@@ -216,7 +201,6 @@ def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
     short_leases.shorten(monkeypatch)
     with Crawler(own_server.url, key) as one, Crawler(own_server.url, key) as two:
         one.offer(*range(10))
-        one.say()
         had = one.take(4) + two.take(4)
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
@@ -237,9 +221,8 @@ def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])
 def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
-    one, two = join(key), join(key)
+    one, two = join(), join()
     one.offer(*range(4))
-    one.say()
     one.take(2)
     client = server.client()
     shift_leases(server, key, seconds)
@@ -291,13 +274,13 @@ def test_a_foreign_value_in_place_of_a_queue_is_refused_and_left(server, join, k
     name = beginning(key) + which
     server.client().set(name, "foreign")
     with pytest.raises(StateError, match=f"found a string under '{name}' that is not ours"):
-        join(key)
+        join()
     assert server.client().keys(f"{key}*") == [name.encode()]
 
 
-def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join, key):
+def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join):
     """Its next request would be dropped, though its page is eligible again."""
-    worker = join(key)
+    worker = join()
     worker.offer("a", "b")
     worker.queue.offer(Entry("x", mark_of("a"), source="a"))
     worker.say()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.internals import clock_of_redis
 from support.lease_times import all_are_well, shift_leases
-from support.queues import Crawler, left
+from support.queues import left
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import key as keys
@@ -21,21 +21,6 @@ from scrapy_bloom.redis.reader import Reader
 SECOND = Pace(1.0, 0.0)
 CLOCKS = 0.1
 """Starts are told in this process's clock: two answers differ by how long they took."""
-
-
-@pytest.fixture
-def join(server):
-    """Open one more worker; it leaves at the end."""
-    workers = []
-
-    def join(key, default=SECOND):
-        workers.append(Crawler(server.url, key))
-        workers[-1].default = default
-        return workers[-1]
-
-    yield join
-    for worker in workers:
-        worker.queue.close()
 
 
 @pytest.fixture
@@ -61,12 +46,11 @@ def turns_of(server, key, which="turns"):
 
 
 @pytest.mark.usefixtures("far")
-def test_a_slot_is_served_by_time_and_its_requests_by_priority(join, key):
-    worker = join(key)
+def test_a_slot_is_served_by_time_and_its_requests_by_priority(join):
+    worker = join(SECOND)
     worker.offer("a1", "a2", slot="a")
     worker.offer("b1", slot="b")
     worker.offer("a0", slot="a", priority=5)
-    worker.say()
     taken = worker.exchange(10).taken
     assert sorted(names(taken[:2])) == ["a0", "b1"]
     assert names(taken[2:]) == ["a1", "a2"]
@@ -74,8 +58,8 @@ def test_a_slot_is_served_by_time_and_its_requests_by_priority(join, key):
 
 
 @pytest.mark.usefixtures("far")
-def test_workers_share_the_pace_of_a_slot(join, key):
-    one, two = join(key), join(key)
+def test_workers_share_the_pace_of_a_slot(join):
+    one, two = join(SECOND), join(SECOND)
     one.offer(*range(8), slot="a")
     one.say()
     taken = [each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).taken]
@@ -83,39 +67,35 @@ def test_workers_share_the_pace_of_a_slot(join, key):
     assert all(gap == pytest.approx(1.0, abs=CLOCKS) for gap in gaps(taken))
 
 
-def test_no_more_is_taken_than_what_is_due_soon(join, key):
-    worker = join(key, Pace(0.75 * keys.AHEAD, 0.0))
+def test_no_more_is_taken_than_what_is_due_soon(join):
+    worker = join(Pace(0.75 * keys.AHEAD, 0.0))
     worker.offer(*range(5), slot="a")
-    worker.say()
     exchange = worker.exchange(5)
     assert len(exchange.taken) == 2  # one now, and one within the time ahead
     assert 0 < exchange.next_turn <= keys.AHEAD
 
 
-def test_slots_without_a_delay_are_served_in_turn(join, key):
-    worker = join(key, UNPACED)
+def test_slots_without_a_delay_are_served_in_turn(join):
+    worker = join(UNPACED)
     for host in "abc":
         worker.offer(*(f"{host}{n}" for n in range(4)), slot=host)
-    worker.say()
-    first = names(worker.exchange(3).taken)
+    first = worker.take(3)
     assert sorted(name[0] for name in first) == ["a", "b", "c"]
-    assert len(names(worker.exchange(100).taken)) == 9
+    assert len(worker.take(100)) == 9
 
 
-def test_without_slots_there_is_one_order(join, key):
-    worker = join(key)
+def test_without_slots_there_is_one_order(join):
+    worker = join(SECOND)
     worker.offer("low", priority=-1)
     worker.offer("high", priority=1)
     worker.offer("middle")
-    worker.say()
-    assert names(worker.exchange(9).taken) == ["high", "middle", "low"]
+    assert worker.take(9) == ["high", "middle", "low"]
 
 
 @pytest.mark.usefixtures("far")
-def test_jitter_is_that_of_the_slot(join, key):
-    worker = join(key, Pace(1.0, 0.5))
+def test_jitter_is_that_of_the_slot(join):
+    worker = join(Pace(1.0, 0.5))
     worker.offer(*range(40), slot="a")
-    worker.say()
     taken = worker.exchange(40).taken
     found = gaps(taken)
     assert len(found) == 39
@@ -126,25 +106,22 @@ def test_jitter_is_that_of_the_slot(join, key):
 
 @pytest.mark.usefixtures("far")
 def test_the_longest_of_different_defaults_counts_while_its_worker_lives(server, join, key):
-    slow, fast = join(key, Pace(5.0, 0.0)), join(key)
+    slow, fast = join(Pace(5.0, 0.0)), join(SECOND)
     slow.say()
     fast.offer(*range(6), slot="a")
-    fast.say()
     assert gaps(fast.exchange(3).taken) == [pytest.approx(5.0, abs=1e-3)] * 2
     slow.queue.close()
     all_are_well(server, key)
     fast.queue.shared.beat()
     fast.offer(*"xyz", slot="b")
-    fast.say()
     taken = [each for each in fast.exchange(9).taken if each.slot == b"b"]
     assert gaps(taken) == [pytest.approx(1.0, abs=1e-3)] * 2
 
 
 @pytest.mark.usefixtures("far")
-def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
-    one, two = join(key), join(key)
+def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join):
+    one, two = join(SECOND), join(SECOND)
     one.offer(*range(6), slot="a")
-    one.say()
     one.exchange(1)
     one.queue.next_call.paces[b"a"] = Pace(10.0, 0.0)
     one.exchange()
@@ -158,7 +135,7 @@ def test_a_told_pace_holds_for_all_and_moves_the_next_turn(join, key):
 
 
 def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
-    one, two = join(key), join(key)
+    one, two = join(SECOND), join(SECOND)
     one.offer(*range(2), slot="a")
     one.say()
     two.say()
@@ -171,24 +148,21 @@ def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
 
 
 @pytest.mark.usefixtures("far")
-def test_what_has_no_requests_keeps_its_pace(join, key):
-    worker = join(key)
+def test_what_has_no_requests_keeps_its_pace(join):
+    worker = join(SECOND)
     worker.offer("a", slot="a")
-    worker.say()
     first = worker.exchange(9).taken
     worker.offer("b", slot="a")
-    worker.say()
     second = worker.exchange(9).taken
     assert gaps([*first, *second]) == [pytest.approx(1.0, abs=CLOCKS)]
 
 
-def test_busy_slots_come_last_and_with_a_delay_not_at_all(join, key):
-    worker = join(key)
+def test_busy_slots_come_last_and_with_a_delay_not_at_all(join):
+    worker = join(SECOND)
     worker.queue.next_call.paces[b"free"] = UNPACED
     worker.offer("a", slot="paced")
     worker.offer("b", slot="free")
     worker.offer("c", slot="other")
-    worker.say()
     taken = worker.exchange(9, busy=[b"paced", b"free"]).taken
     assert names(taken) == ["c", "b"]
 
@@ -197,10 +171,9 @@ def test_busy_slots_come_last_and_with_a_delay_not_at_all(join, key):
 
 
 @pytest.mark.usefixtures("far")
-def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join, key):
-    worker = join(key)
+def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join):
+    worker = join(SECOND)
     worker.offer(*range(6), slot="a")
-    worker.say()
     first, second = worker.exchange(2).taken
     worker.queue.give_back_turn(first)  # the second one's is set
     worker.exchange()
@@ -213,10 +186,9 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join, key):
 
 
 @pytest.mark.usefixtures("far")
-def test_what_is_put_back_gives_its_turn_back(join, key):
-    worker = join(key)
+def test_what_is_put_back_gives_its_turn_back(join):
+    worker = join(SECOND)
     worker.offer(*range(3), slot="a")
-    worker.say()
     taken = worker.exchange(3).taken
     for each in reversed(taken):
         worker.queue.release(each, "back")
@@ -233,7 +205,7 @@ def test_what_is_put_back_gives_its_turn_back(join, key):
 @pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
 @pytest.mark.usefixtures("far")
 def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
-    worker = join(key)
+    worker = join(SECOND)
     for host in "abc":
         worker.offer(f"{host}1", f"{host}2", slot=host)
     worker.queue.next_call.paces[b"a"] = Pace(3.0, 0.0)
@@ -249,7 +221,7 @@ def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
 def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_start(
     server, join, key
 ):
-    worker = join(key, UNPACED)
+    worker = join(UNPACED)
     for host in range(1200):
         worker.offer(host, slot=f"host {host}")
     worker.say()
@@ -263,20 +235,19 @@ def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_s
     assert len(turns_of(server, key)) == 1200
 
 
-def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join, key):
+def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join):
     with clock_of_redis(server.client(), 10_000.0) as set_clock:
-        worker = join(key)
+        worker = join(SECOND)
         worker.offer("a", "b", slot="a")
-        worker.say()
         worker.exchange(1)
         set_clock(10_000.0 - 3600)
         worker.exchange()
         set_clock(10_000.0 - 3600 + 1)
-        assert names(worker.exchange(1).taken) == ["b"]
+        assert worker.take(1) == ["b"]
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
-    rescuer, victim = join(key, UNPACED), join(key, UNPACED)
+    rescuer, victim = join(UNPACED), join(UNPACED)
     rescuer.offer(*range(1000), slot="a")
     rescuer.say()
     for _ in range(4):
@@ -291,17 +262,16 @@ def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
     assert left(server, key) == (1000, 0, 0)
 
 
-def test_the_next_turn_is_told(join, key):
-    worker = join(key, Pace(10.0, 0.0))
+def test_the_next_turn_is_told(join):
+    worker = join(Pace(10.0, 0.0))
     assert worker.exchange(1).next_turn == float("inf")
     worker.offer("a", "b", slot="a")
-    worker.say()
     assert worker.exchange(1).next_turn == 0  # there may be more
     assert 5 < worker.exchange(1).next_turn <= 10.0
 
 
 def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, join, key):
-    worker = join(key, UNPACED)
+    worker = join(UNPACED)
     worker.queue.next_call.paces[b"c"] = SECOND
     worker.offer("a", "b", slot="a")
     worker.offer("c", "d", slot="c")  # so that there are turns while it waits for the second one
@@ -334,7 +304,7 @@ def test_members_sort_by_slot_and_priority(slot, body, priority):
 
 @pytest.mark.usefixtures("far")
 def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
-    worker = join(key, Pace(10.0, 0.0))
+    worker = join(Pace(10.0, 0.0))
     worker.offer("a1", "a2", "a3", slot="a")
     worker.offer("b1", "b2", slot="b")
     worker.queue.next_call.paces[b"b"] = Pace(15.0, 0.0)
@@ -344,7 +314,7 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
     assert sorted(first) == ["a1", "b1"]
     schedule = reader.schedule(1)
     assert (schedule["hosts"], [host["due"] for host in schedule["next_hosts"]]) == (2, [0.0])
-    assert sorted(names(worker.exchange(2).taken)) == sorted(first)
+    assert sorted(worker.take(2)) == sorted(first)
     a, b = reader.schedule(2)["next_hosts"]
     assert b["due"] - a["due"] == pytest.approx(5.0, abs=CLOCKS)
     listed = names(reader.upcoming(3))
@@ -355,7 +325,7 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
 
 def test_what_a_scan_left_out_comes_back_with_the_next_one(server, join, key):
     """A scan of a hash does not survive a restart of the server in its middle."""
-    rescuer, victim = join(key, UNPACED), join(key, UNPACED)
+    rescuer, victim = join(UNPACED), join(UNPACED)
     rescuer.offer(*range(3), slot="a")
     rescuer.say()
     victim.exchange(3)

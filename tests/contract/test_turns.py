@@ -74,17 +74,25 @@ class Worker:
         self.turns.begin(request, taken)
         return request, taken
 
-    def reach(self, request):
-        """Let a request reach the downloader."""
+    def send(self, **meta):
+        """Let the next request reach the downloader; return it and its slot there."""
+        request, _ = self.begin(**meta)
         key = self.downloader.get_slot_key(request)
         slot = self.downloader.slots.setdefault(key, Slot(self.downloader.delay))
         self.turns.reach(request)
         slot.queue.append((request, None))
-        return slot
+        return request, slot
 
     def end(self, request):
         self.active.discard(request)
         self.turns.end()
+
+    def forbid(self, count):
+        """Take requests that never reach the downloader; return what is told of paces then."""
+        self.take(*[0.0] * count)
+        for _ in range(count):
+            self.end(self.begin()[0])
+        return self.turns.take_paces()
 
 
 @pytest.fixture
@@ -103,52 +111,29 @@ def test_requests_wait_for_their_turns(worker):
     assert worker.turns.pop() is late
 
 
-def test_the_downloader_sends_at_once_what_has_waited_for_its_turn(worker):
+@pytest.mark.parametrize(
+    ("late", "last_sent", "waiting", "then_sent", "goes_back"),
+    [
+        pytest.param(0, 0.7, [], 1.5, [], id="it has waited for its turn"),
+        pytest.param(0, 0.1, [], 0.1, ["a"], id="just after robots.txt it needs another turn"),
+        pytest.param(0, 0.1, ["robots.txt"], 0.1, [], id="behind others it keeps the slot's pace"),
+        # A process that is always late would send nothing else.
+        pytest.param(10, 0.1, [], 0.0, [], id="late, it waits for a whole delay"),
+    ],
+)
+def test_the_downloader_does_not_delay_a_request_again(
+    worker, late, last_sent, waiting, then_sent, goes_back
+):
     worker.take(0.0, 1.0)
-    request, _ = worker.begin()
-    slot = worker.reach(request)
-    slot.queue.clear()
-    slot.lastseen = worker.now
-    worker.now += 1.0
-    request, _ = worker.begin()
-    worker.reach(request)
-    assert worker.now - slot.lastseen >= slot.delay  # which is what the downloader asks
-    assert not worker.turns.is_urgent
-
-
-def test_just_after_robots_txt_a_request_goes_back_for_another_turn(worker):
-    worker.take(0.0)
-    request, _ = worker.begin()
-    worker.downloader.slots["a"] = Slot(1.0)
-    worker.downloader.slots["a"].lastseen = worker.now - 0.1
-    slot = worker.reach(request)
-    assert worker.turns.is_urgent
-    assert slot.lastseen == worker.now - 0.1
+    worker.now += late
+    slot = worker.downloader.slots["a"] = Slot(1.0, jitter=0.5)
+    slot.queue += waiting
+    slot.lastseen = worker.now - last_sent
+    worker.send()
+    assert worker.now - slot.lastseen == pytest.approx(then_sent)
+    assert worker.turns.is_urgent is bool(late or goes_back)
     worker.turns.end()
-    assert worker.taken_back == ["a"]
-    assert not worker.turns.is_urgent
-
-
-def test_what_is_sent_late_waits_for_a_whole_delay_in_the_downloader(worker):
-    """It was not sent before, and a process that is always late would send nothing."""
-    worker.take(0.0, 1.0)
-    worker.now += 10
-    request, _ = worker.begin()
-    slot = worker.reach(request)
-    assert slot.lastseen == worker.now
-    worker.turns.end()
-    assert not worker.taken_back
-
-
-def test_what_waits_in_a_slot_keeps_its_pace(worker):
-    worker.take(0.0)
-    request, _ = worker.begin()
-    slot = worker.downloader.slots["a"] = Slot(1.0)
-    slot.queue.append(("robots.txt", None))
-    slot.lastseen = worker.now
-    worker.reach(request)
-    assert slot.lastseen == worker.now
-    assert not worker.turns.is_urgent
+    assert worker.taken_back == goes_back
 
 
 def test_after_a_long_callback_one_request_of_a_slot_is_sent_and_others_go_back(worker):
@@ -161,81 +146,49 @@ def test_after_a_long_callback_one_request_of_a_slot_is_sent_and_others_go_back(
     assert worker.turns.take_late() == [third]
 
 
-def test_a_request_that_is_never_sent_gives_its_turn_back(worker):
-    worker.take(0.0, 0.0)
-    (cached, first), (sent, _) = worker.begin(), worker.begin()
-    worker.reach(sent)
-    worker.end(cached)
-    worker.end(sent)
-    assert worker.turns.take_unused() == [first]
-    assert worker.turns.take_unused() == []
-    assert not worker.turns.take_paces()
-
-
 def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
     worker.take(*[0.0] * 8)
     for n in range(8):
-        request, _ = worker.begin(download_slot=f"proxy {n}")
         assert not worker.turns.take_paces()
-        worker.reach(request)
-        worker.end(request)
+        worker.end(worker.send(download_slot=f"proxy {n}")[0])
     assert worker.turns.take_paces() == {b"a": UNPACED}
     assert len(worker.lines) == 1
     worker.take(0.0, delay=0.0, listed=True)
-    request, _ = worker.begin()
-    worker.reach(request)
+    request, _ = worker.send()
     assert worker.turns.is_urgent
     assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
     worker.end(request)
     assert worker.taken_back == ["a"]  # what all workers had of it went at the pace of each
     worker.take(0.0, delay=1.0)
-    request, _ = worker.begin()
-    worker.reach(request)
-    worker.end(request)
+    worker.end(worker.send()[0])
     assert worker.taken_back == ["a"]
 
 
 def test_a_slot_that_another_worker_uses_is_unpaced_once(worker):
-    def forbid(count):
-        worker.take(*[0.0] * count)
-        for _ in range(count):
-            forbidden, _ = worker.begin()
-            worker.end(forbidden)
-        return worker.turns.take_paces()
-
-    assert forbid(8) == forbid(1) == {b"a": UNPACED}  # which was taken before the server heard it
+    # One was taken before the server heard it.
+    assert worker.forbid(8) == worker.forbid(1) == {b"a": UNPACED}
     worker.now += 2
-    assert not forbid(20)  # the other one has told its pace again
+    assert not worker.forbid(20)  # the other one has told its pace again
 
 
 def test_a_host_that_gets_some_requests_is_paced_however_many_are_forbidden(worker):
-    worker.take(*[0.0] * 20)
-    sent, _ = worker.begin()
-    worker.reach(sent)
-    worker.end(sent)
-    for _ in range(19):
-        forbidden, _ = worker.begin()
-        worker.end(forbidden)
-    assert len(worker.turns.take_unused()) == 19
-    assert not worker.turns.take_paces()
-
-
-def test_slots_with_as_many_requests_as_are_sent_at_once_are_busy(worker):
     worker.take(0.0)
-    request, _ = worker.begin()
-    worker.reach(request)
+    worker.end(worker.send()[0])
+    assert not worker.forbid(19)
+    assert len(worker.turns.take_unused()) == 19
+    assert worker.turns.take_unused() == []
+
+
+def test_slots_in_which_requests_wait_or_enough_are_sent_are_busy(worker):
+    worker.take(0.0)
+    request, slot = worker.send()
+    slot.queue.clear()
+    assert worker.turns.busy == [b"a"]
+    slot.concurrency = 8
+    assert worker.turns.busy == []
+    slot.queue.append(request)
     assert worker.turns.busy == [b"a"]
     worker.end(request)
-    assert worker.turns.busy == []
-
-
-def test_a_slot_in_which_requests_wait_gets_no_more_until_they_are_sent(worker):
-    worker.take(0.0)
-    request, _ = worker.begin()
-    slot = worker.reach(request)
-    slot.concurrency = 8
-    assert worker.turns.busy == [b"a"]
-    slot.queue.clear()
     assert worker.turns.busy == []
 
 
@@ -256,17 +209,14 @@ def test_slots_are_hosts_if_they_have_a_delay_or_take_turns(monkeypatch, by_host
 
 def test_a_delay_that_is_no_longer_configured_is_taken_back(worker):
     worker.take(0.0, delay=30.0, listed=True)
-    request, _ = worker.begin()
-    worker.reach(request)
-    worker.end(request)
+    worker.end(worker.send()[0])
     assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
 
 
 def test_autothrottle_is_shared(monkeypatch):
     worker = Worker(monkeypatch, delay=5.0, adjusts=True)
     worker.take(0.0, delay=5.0)
-    request, _ = worker.begin()
-    slot = worker.reach(request)
+    request, slot = worker.send()
     slot.delay = 2.0  # AutoThrottle has measured
     worker.end(request)
     assert worker.turns.take_paces() == {b"a": Pace(2.0, 0.0)}
@@ -280,8 +230,8 @@ def test_autothrottle_is_shared(monkeypatch):
 def test_a_worker_that_is_new_to_a_host_begins_with_the_delay_of_others(monkeypatch):
     worker = Worker(monkeypatch, delay=5.0, adjusts=True)
     worker.take(0.0, delay=0.4, listed=True)
-    request, _ = worker.begin()
-    assert worker.reach(request).delay == 0.4
+    request, slot = worker.send()
+    assert slot.delay == 0.4
     worker.end(request)
     assert not worker.turns.take_paces()
 

@@ -113,6 +113,15 @@ class FilterContract:
         assert seen.add_many(known) == [False] * 1000
         assert seen.add_many(known) == [True] * 1000
 
+    def test_a_page_with_an_age_is_new_when_it_is_due_or_forgotten(self, make):
+        seen = make(capacity=10, error_rate=1e-9)
+        assert not seen.add_aged(b"list", 60)
+        seen.add_many(fingerprints(100))
+        assert seen.add_aged(b"list", 60)
+        assert not seen.add_aged(b"list", 0)
+        assert seen.forget(b"list")
+        assert not seen.add_aged(b"list", 60)
+
     def test_a_filter_adds_and_forgets_as_a_set_does(self, make):
         items = st.lists(st.integers(0, 60).map(b"%d".__mod__), max_size=40)
 

@@ -26,10 +26,11 @@ class Crawler:
 
     def __init__(self, target, key, **options):
         one_slot = options.pop("one_slot", False)
+        self.default = options.pop("default", UNPACED)
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Server(target) if isinstance(target, str) else target
         self.queue = SharedQueue(Worker(target, 10.0), key, self.plan, one_slot=one_slot)
-        self.have, self.default = {}, UNPACED
+        self.have = {}
 
     def offer(self, *names, priority=0, filtered=True, slot="", wait=0.0):
         """Say these with the next exchange; their fingerprints can be told from their names."""
