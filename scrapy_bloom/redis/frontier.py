@@ -368,8 +368,7 @@ class SharedFrontier:
             if answer.start_over:  # offer again what the server may have lost
                 self._turns.start_over()
                 self._decider.start_over(void)
-                starts = Deferred.fromCoroutine(self._starts.run())
-                starts.addCallback(lambda _: self._soon())
+                self._starts.run().addCallback(lambda _: self._soon())
             return
         self._turns.add(answer.taken)
         self._turns.heed(answer.held)

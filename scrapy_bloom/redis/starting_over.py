@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
-from scrapy.utils.defer import maybe_deferred_to_future
-from twisted.internet.defer import Deferred
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred, succeed
 
 from scrapy_bloom.crawl.engine import call_later
 from scrapy_bloom.redis.upkeep import PAUSE
@@ -45,12 +45,19 @@ class Starts:
         """Run it no further: the crawl ends."""
         self._stopped = True
 
-    async def run(self) -> None:
-        """Run it again, and once more if that is asked for meanwhile. Never raises."""
+    def run(self) -> Deferred[None]:
+        """Run it again, and once more if that is asked for meanwhile.
+
+        :returns: a Deferred that fires when it has ended, never with an error.
+        """
         self._due = True
         if self.running or self._stopped:
-            return
+            return succeed(None)
         self.running = True
+        # As the engine does: what the spider awaits may be asyncio's.
+        return deferred_from_coro(self._run_while_due())
+
+    async def _run_while_due(self) -> None:
         try:
             while self._due:
                 self._due = False

@@ -1,5 +1,6 @@
 """Crawls of this process whose requests and marks are in a real Redis, shared by workers."""
 
+import asyncio
 import os
 import signal as signals_of_os
 import threading
@@ -388,12 +389,15 @@ async def test_an_outage_is_reported_once_a_minute(own_server, key, caplog, monk
 
 @ensureDeferred
 async def test_a_loss_while_start_runs_again_runs_it_once_more(shared):
+    """It may await what is asyncio's, as when it runs for the first time."""
+
     class Unlucky(Follower):
         starts = 0
 
         async def start(self):
             Unlucky.starts += 1
             yield Request(self.url)
+            await asyncio.to_thread(str)
             if Unlucky.starts == 2:
                 shared.client.flushall()
             yield Request(f"{self.url}?again")
