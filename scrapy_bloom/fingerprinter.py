@@ -160,11 +160,11 @@ class CanonicalFingerprinter:
 
         :param url: as a request has it.
         """
-        now = url
+        now, route = url, False
         for name, parts in self._take(split_url(url)):
-            now = parts.url()
+            now, route = parts.url(), parts.route
             yield name, now
-        canonical = self._canonical(now)
+        canonical = self._canonical(now, route=route)
         if canonical != now:
             yield SCRAPY, canonical
 
@@ -192,7 +192,7 @@ class CanonicalFingerprinter:
         if tame is None:
             parts = split_url(url)
         else:
-            scheme, host, port, path, query = tame
+            scheme, host, port, path, query, fragment = tame
             pipeline = self._everywhere or self._pipeline_of(host)
             if not pipeline.any_part:
                 steps: tuple[str, ...] = ()
@@ -202,27 +202,33 @@ class CanonicalFingerprinter:
                     query, dropping = pipeline.drop(query)
                     steps += dropping
                 return fast_path.join(scheme, host, port, path, query), steps
-            parts = Parts(scheme, "", host, port[1:], path, query or None, None)
+            parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
         taken = self._take(parts)
         if not taken:
-            return fast_path.join(*tame) if tame else canonicalize_url(url), ()
+            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), ()
         changed = taken[-1][1]
-        canonical = fast_path.join_parts(changed) if tame else self._canonical(changed.url())
+        if tame and not changed.route:  # it is tame still
+            canonical = fast_path.join_parts(changed)
+        else:
+            canonical = self._canonical(changed.url(), route=changed.route)
         return canonical, names_of(taken)
 
     def _rewritten(self, url: str) -> tuple[str, tuple[str, ...]]:
         """Return what the steps alone make of `url`, and which of them changed it."""
         taken = self._take(split_url(url))
-        return (taken[-1][1].url(), names_of(taken)) if taken else (url, ())
+        changed = taken[-1][1].url() if taken else url
+        return changed, names_of(taken) if changed != url else ()
 
     def _take(self, parts: Parts | None) -> list[tuple[str, Parts]]:
         if parts is None or not self._takes_steps:
             return []
         return self._pipeline_of(parts.host).take(parts)
 
-    def _canonical(self, url: str) -> str:
+    def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.
 
         Only Scrapy's is known to use its canonical form. Others are given the URL itself.
         """
-        return fast_path.canonical(url) if self._identical else url
+        if not self._identical:
+            return url
+        return canonicalize_url(url, keep_fragments=True) if route else fast_path.canonical(url)

@@ -30,7 +30,7 @@ _QUERY = r"!-\"$-~"
 
 TAME: Final = re.compile(
     rf"([Hh][Tt][Tt][Pp][Ss]?)://({_NAME}|{_QUAD})({_PORT})?(/[{_SAFE}]*)?"
-    rf"(?:\?([{_QUERY}]*))?(?:#[{_SAFE}?]*)?"
+    rf"(?:\?([{_QUERY}]*))?(?:#([{_SAFE}?]*))?"
 )
 """The URLs that are tame. The groups are those of :data:`Tame`."""
 
@@ -68,8 +68,8 @@ _DECODED = {"+": " "} | {escape: chr(byte) for byte, escape in enumerate(_ESCAPE
 
 _match = TAME.fullmatch
 
-Tame = tuple[str, str, str, str, str]
-"""Scheme, host, port with its colon, path, query; "" for none."""
+Tame = tuple[str, str, str, str, str, str]
+"""Scheme, host, port with its colon, path, query, fragment; "" for none."""
 
 
 def take(url: str) -> Tame | None:
@@ -80,10 +80,10 @@ def take(url: str) -> Tame | None:
     match = _match(url)
     if match is None:
         return None
-    scheme, host, port, path, query = match.groups("")
+    scheme, host, port, path, query, fragment = match.groups("")
     if query:
         query = canonical_query(query)
-    return scheme.lower(), host.lower(), port, path, query
+    return scheme.lower(), host.lower(), port, path, query, fragment
 
 
 def canonical(url: str) -> str:
@@ -91,7 +91,7 @@ def canonical(url: str) -> str:
     tame = take(url)
     if tame is None:
         return canonicalize_url(url)
-    return join(*tame)
+    return join(*tame[:-1])
 
 
 def join(scheme: str, host: str, port: str, path: str, query: str) -> str:

@@ -25,6 +25,8 @@ class Parts(NamedTuple):
         path: begins with a slash, or is "".
         query: without the ``?``; None if there is no ``?``.
         fragment: without the ``#``; None if there is no ``#``.
+        route: whether the fragment names a page of its own. Scrapy's canonical form has no
+            fragment unless this is set.
     """
 
     scheme: str
@@ -34,6 +36,7 @@ class Parts(NamedTuple):
     path: str
     query: str | None
     fragment: str | None
+    route: bool = False
 
     @property
     def default_port(self) -> str:
@@ -42,8 +45,8 @@ class Parts(NamedTuple):
 
     def with_query(self, query: str | None) -> Parts:
         """Return the same with another query, in a third of the time of ``_replace``."""
-        scheme, userinfo, host, port, path, _, fragment = self
-        return Parts(scheme, userinfo, host, port, path, query, fragment)
+        scheme, userinfo, host, port, path, _, fragment, route = self
+        return Parts(scheme, userinfo, host, port, path, query, fragment, route)
 
     def url(self) -> str:
         """Return the URL that has these parts."""

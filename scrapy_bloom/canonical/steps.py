@@ -171,6 +171,13 @@ def http_https(parts: Parts, _: Params) -> Parts:
     return parts._replace(scheme="https") if (parts.scheme, parts.port) == ("http", "") else parts
 
 
+def fragment_route(parts: Parts, _: Params) -> Parts:
+    """Keep a fragment that begins with `!` or `/`: it names a page of its own."""
+    if parts.route or not (parts.fragment or "").startswith(("!", "/")):
+        return parts
+    return parts._replace(route=True)
+
+
 def _without(parts: Parts, unwanted: Callable[[str, str], bool]) -> Parts:
     """Return `parts` without the parameters that are `unwanted`."""
     if not parts.query:
@@ -195,5 +202,6 @@ STEPS = (
     Step(keep_only, "setting", "query", f"{_H}/a?id=1&other=2", f"{_H}/a?id=1"),
     Step(trailing_slash, "opt-in", "all", f"{_H}/a/", f"{_H}/a"),
     Step(http_https, "opt-in", "all", f"{_H}/a", "https://example.com/a"),
+    Step(fragment_route, "opt-in", "all", f"{_H}/#!/a", f"{_H}/#!/a"),
 )
 """The table, in the order in which the steps are taken: none makes work for one before it."""
