@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from scrapy import Request
 from scrapy.utils.request import RequestFingerprinter, RequestFingerprinterProtocol
@@ -16,6 +16,7 @@ from scrapy_bloom.canonical.parts import Parts, split_url
 from scrapy_bloom.canonical.pipeline import names_of, pipelines
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
+    LEVELS,
     Rules,
     read_level,
     read_names,
@@ -47,11 +48,6 @@ def _trusted() -> bool:
     return False
 
 
-def _switched_off(meta: Mapping[str, Any]) -> bool:
-    # Anything else than True is in doubt: then no page is taken for another one.
-    return bool(meta.get(META_KEY) not in (None, True) or meta.get("verbatim_url"))
-
-
 class CanonicalFingerprinter:
     """Gives requests for the same page the same fingerprint, whatever variant of its URL they use.
 
@@ -62,7 +58,7 @@ class CanonicalFingerprinter:
     The steps see the URL as Scrapy sends it and do not decode what they keep.
 
     ``meta={"bloom_canonical": False}`` and ``meta["verbatim_url"]`` disable the steps for a
-    request.
+    request; ``bloom_canonical`` may also name a level.
 
     >>> CanonicalFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
     'http://example.com/a?b=1'
@@ -100,9 +96,10 @@ class CanonicalFingerprinter:
         self.rules = rules
         self._wrapped = wrapped or RequestFingerprinter()
         self._pipeline_of = pipelines(rules)
-        self._everywhere = None if rules.domains else self._pipeline_of("")
+        self._everywhere = None if rules.domains else self._pipeline_of("", None)
         self._identical = type(self._wrapped) is RequestFingerprinter and _trusted()
         self._takes_steps = True
+        self._warned = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -161,7 +158,7 @@ class CanonicalFingerprinter:
         :param url: as a request has it.
         """
         now, route = url, False
-        for name, parts in self._take(split_url(url)):
+        for name, parts in self._take(split_url(url), None):
             now, route = parts.url(), parts.route
             yield name, now
         canonical = self._canonical(now, route=route)
@@ -171,12 +168,16 @@ class CanonicalFingerprinter:
     def resolve(self, request: Request) -> tuple[bytes, tuple[str, ...]]:
         """Return the fingerprint of `request`, and the names of the steps that changed it."""
         meta = request.meta
-        if meta and (META_KEY in meta or "verbatim_url" in meta) and _switched_off(meta):
-            return self._ask(request), ()
+        level = None
+        if meta and (META_KEY in meta or "verbatim_url" in meta):
+            wish = self._read_wish(meta.get(META_KEY))
+            if wish is False or meta.get("verbatim_url"):
+                return self._ask(request), ()
+            level = wish
         if self._identical:
-            canonical, steps = self._canonicalize(request.url)
+            canonical, steps = self._canonicalize(request.url, level)
             return scrapy_form.digest(request, canonical), steps
-        url, steps = self._rewritten(request.url)
+        url, steps = self._rewritten(request.url, level)
         return self._ask(request.replace(url=url) if steps else request), steps
 
     def _ask(self, request: Request) -> bytes:
@@ -186,14 +187,16 @@ class CanonicalFingerprinter:
         """
         return bytes(memoryview(self._wrapped.fingerprint(request)))
 
-    def _canonicalize(self, url: str) -> tuple[str, tuple[str, ...]]:
+    def _canonicalize(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
         """Return the URL that Scrapy hashes for `url`, and the steps that changed it."""
         tame = fast_path.take(url)
         if tame is None:
             parts = split_url(url)
         else:
             scheme, host, port, path, query, fragment = tame
-            pipeline = self._everywhere or self._pipeline_of(host)
+            pipeline = None if level else self._everywhere
+            if pipeline is None:
+                pipeline = self._pipeline_of(host, level)
             if not pipeline.any_part:
                 steps: tuple[str, ...] = ()
                 if port or host[-1] == ".":
@@ -203,7 +206,7 @@ class CanonicalFingerprinter:
                     steps += dropping
                 return fast_path.join(scheme, host, port, path, query), steps
             parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
-        taken = self._take(parts)
+        taken = self._take(parts, level)
         if not taken:
             return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), ()
         changed = taken[-1][1]
@@ -213,16 +216,16 @@ class CanonicalFingerprinter:
             canonical = self._canonical(changed.url(), route=changed.route)
         return canonical, names_of(taken)
 
-    def _rewritten(self, url: str) -> tuple[str, tuple[str, ...]]:
+    def _rewritten(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
         """Return what the steps alone make of `url`, and which of them changed it."""
-        taken = self._take(split_url(url))
+        taken = self._take(split_url(url), level)
         changed = taken[-1][1].url() if taken else url
         return changed, names_of(taken) if changed != url else ()
 
-    def _take(self, parts: Parts | None) -> list[tuple[str, Parts]]:
+    def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
         if parts is None or not self._takes_steps:
             return []
-        return self._pipeline_of(parts.host).take(parts)
+        return self._pipeline_of(parts.host, level).take(parts)
 
     def _canonical(self, url: str, *, route: bool = False) -> str:
         """Return the URL that the wrapped fingerprinter makes its bytes from.
@@ -232,3 +235,20 @@ class CanonicalFingerprinter:
         if not self._identical:
             return url
         return canonicalize_url(url, keep_fragments=True) if route else fast_path.canonical(url)
+
+    def _read_wish(self, wish: object) -> str | Literal[False] | None:
+        """Read what a request asks for: a level, False for no step, None for the usual ones."""
+        if wish is None or wish is True:
+            return None
+        if wish is False or (isinstance(wish, str) and wish in LEVELS):
+            return wish
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "meta[%r] is %r, expected False or one of %s. No step is applied to such requests."
+                " This warning is logged once.",
+                META_KEY,
+                wish,
+                ", ".join(LEVELS),
+            )
+        return False

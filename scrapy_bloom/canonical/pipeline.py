@@ -97,12 +97,15 @@ def _search_for_dropped(steps: list[Step], rule: Rule) -> Callable[[str], object
     return re.compile(f"&(?:{'|'.join(map(re.escape, sorted(words)))})").search
 
 
-def pipelines(rules: Rules) -> Callable[[str], Pipeline]:
-    """Return what gives the pipeline for a host."""
+def pipelines(rules: Rules) -> Callable[[str, str | None], Pipeline]:
+    """Return what gives the pipeline for a host, at a level instead of the host's if one is given.
+
+    :param rules: those of the crawl.
+    """
     of_rule = cache(Pipeline)
 
     @lru_cache(_MAX_HOSTS)
-    def of_host(host: str) -> Pipeline:
-        return of_rule(rules.for_host(host))
+    def of_host(host: str, level: str | None) -> Pipeline:
+        return of_rule(rules.for_host(host, level))
 
-    return of_host if rules.domains else lambda _: of_host("")
+    return of_host if rules.domains else lambda _, level: of_host("", level)

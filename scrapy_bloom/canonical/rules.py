@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from w3lib.url import canonicalize_url
@@ -83,14 +83,17 @@ class Rules:
         everywhere = narrower.pop(EVERYWHERE, Rule())
         return cls(Rule(level=level, drop=drop, keep=keep).extended_by(everywhere), narrower)
 
-    def for_host(self, host: str) -> Rule:
-        """Return the rule for a host: the general one, then those of its domains, widest first."""
+    def for_host(self, host: str, level: str | None = None) -> Rule:
+        """Return the rule for one host: the general one, then those of its domains, widest first.
+
+        :param level: the level to use instead of the one that the rules give.
+        """
         rule = self.general
         labels = host.rstrip(".").split(".")
         for start in reversed(range(len(labels))):
             narrower = self.domains.get(".".join(labels[start:]))
             rule = rule.extended_by(narrower) if narrower else rule
-        return rule
+        return replace(rule, level=level) if level else rule
 
     def record(self) -> dict[str, Any]:
         """Return what a filter stores about how its fingerprints are made, ready for JSON."""

@@ -200,12 +200,23 @@ def test_a_fragment_that_is_a_route_names_a_page():
         (None, "http://example.com/"),
         (True, "http://example.com/"),
         (False, "http://example.com.:80/?utm_id=1"),
-        ("usual", "http://example.com.:80/?utm_id=1"),
+        ("scrapy", "http://example.com.:80/?utm_id=1"),
+        ("safe", "http://example.com./?utm_id=1"),
+        ("usual", "http://example.com/"),
+        ("unusual", "http://example.com.:80/?utm_id=1"),
+        ([], "http://example.com.:80/?utm_id=1"),
     ],
 )
-def test_a_request_may_switch_the_steps_off(wish, canonical):
+def test_a_request_may_choose_its_level(wish, canonical):
     request = Request("http://example.com.:80/?utm_id=1", meta={"bloom_canonical": wish})
     assert AT["usual"].fingerprint(request) == fingerprint(Request(canonical))
+
+
+def test_an_invalid_bloom_canonical_is_reported_once(caplog):
+    fingerprinter = CanonicalFingerprinter()
+    for _ in range(2):
+        fingerprinter.fingerprint(Request("http://a.example", meta={"bloom_canonical": "no"}))
+    assert caplog.text.count("expected False or one of") == 1
 
 
 RULES = {
