@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import LocalTarget
+from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, occupied
 from scrapy_bloom.commands.requests import slot_in
@@ -115,7 +116,7 @@ def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     """Yield requests in batches, each as large as one call may be."""
     batch: list[Entry] = []
     size = 0
-    for entry in entries:
+    for entry in progress(entries, "requests copied"):
         size += len(entry.body)
         if batch and (size > MOST_BYTES or len(batch) == BATCH):
             yield batch

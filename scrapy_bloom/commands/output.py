@@ -1,4 +1,4 @@
-"""Results as aligned columns or as JSON, and notes."""
+"""Results as aligned columns or as JSON, notes, and progress."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
+T = TypeVar("T")
+
+_PATIENCE: Final = 2.0  # seconds before progress is shown, and between two times
 _LARGE: Final = 1000  # from here on without decimals
 
 
@@ -42,6 +45,20 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Itera
             for cell, width, number in zip(row, widths, right, strict=True)
         )
         yield "  ".join(aligned).rstrip()
+
+
+def progress(things: Iterable[T], what: str) -> Iterator[T]:
+    """Yield things; if it takes long, show on a terminal how many there were so far.
+
+    :param what: their name in the plural.
+    """
+    due = time.monotonic() + _PATIENCE
+    for count, thing in enumerate(things, 1):
+        yield thing
+        if time.monotonic() >= due and sys.stderr.isatty():
+            due = time.monotonic() + _PATIENCE
+            sys.stderr.write(f"{count:,} {what} ...\r")  # what is written next takes its place
+            sys.stderr.flush()
 
 
 def as_text(value: object) -> str:

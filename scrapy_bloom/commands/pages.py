@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from scrapy import Request
 
-from scrapy_bloom.commands.output import note, show, table
+from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
 from scrapy_bloom.crawl.redirects import steps_to
@@ -57,7 +57,7 @@ def run(args: Namespace, project: Project) -> int:
         fingerprinter, warning = project.fingerprinter_for(identity)
         if warning:
             note(warning)
-        lines = _read(given, fingerprinter)
+        lines = progress(_read(given, fingerprinter), "pages")
         while batch := [*islice(lines, _AT_ONCE)]:
             valid = [page for page in batch if page]
             seen = carry_out([page.fingerprint for page in valid])
