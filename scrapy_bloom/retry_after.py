@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -38,19 +37,6 @@ _MOST_HOSTS: Final = 10_000
 """How many hosts are remembered that have asked to be left alone and not answered well since."""
 
 
-@dataclass
-class _Host:
-    """A download slot that has asked to be left alone.
-
-    Attributes:
-        until: until when, by ``time.monotonic()``.
-        spent: for how many seconds in all, since it last answered well.
-    """
-
-    until: float = 0.0
-    spent: float = 0.0
-
-
 class RetryAfter:
     """A downloader middleware that grants the wish of a host to be left alone.
 
@@ -63,7 +49,9 @@ class RetryAfter:
 
     def __init__(self, crawler: Crawler, longest: float) -> None:
         self._crawler, self._longest = crawler, longest
-        self._hosts: dict[str, _Host] = {}  # the one that was held last comes last
+        # Until when slots are left alone, by time.monotonic(), and for how many seconds in all
+        # since they last answered well.
+        self._hosts: dict[str, tuple[float, float]] = {}
         crawler.signals.connect(self._not_retried, signal=signals.response_received)
 
     @classmethod
@@ -120,17 +108,16 @@ class RetryAfter:
         """
         request = _at_its_own_host(request)
         slot, now = slot_of(self._crawler, request), time.monotonic()
-        host = self._hosts.get(slot) or _Host()
-        more = max(0.0, now + seconds - max(now, host.until))
-        if host.spent >= _BUDGET * self._longest:
+        until, spent = self._hosts.get(slot, (0.0, 0.0))
+        if spent >= _BUDGET * self._longest:
             return False
         send = self._crawler.signals.send_catch_log
         if not any(done is True for _, done in send(hold_slot, request=request, seconds=seconds)):
             return False  # another scheduler
-        if host.until <= now:
+        if until <= now:
             self._log(slot, seconds)
-        self._hosts.pop(slot, None)
-        self._hosts[slot] = _Host(max(now + seconds, host.until), host.spent + more)
+        longer = max(0.0, now + seconds - max(now, until))
+        self._hosts[slot] = max(now + seconds, until), spent + longer
         if len(self._hosts) > _MOST_HOSTS:
             del self._hosts[next(iter(self._hosts))]
         return True
