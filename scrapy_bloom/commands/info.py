@@ -38,8 +38,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         waiting = counted(facts["waiting"], "request")
         yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
     if hosts := facts.get("hosts"):
-        upcoming = ", ".join(map(_described, facts["next_hosts"]))
-        yield "hosts", f"{hosts:,}; next {upcoming}"
+        yield "hosts", as_text(hosts)
     yield from _delays(facts)
     if failed := facts.get("failed"):
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
@@ -68,9 +67,3 @@ def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if holds := facts.get("holds"):
         until = (f"{host} until {moment(end)}" for host, end in holds.items())
         yield "left alone", ", ".join(until)
-
-
-def _described(host: dict[str, Any]) -> str:
-    """Return a host, how many requests it has, and when it is served."""
-    due = f"in {host['due']:.0f} s" if host["due"] >= 1 else "now"
-    return f"{host['host'] or 'any host'} {due} ({counted(host['waiting'], 'request')})"

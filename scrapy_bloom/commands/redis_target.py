@@ -22,7 +22,7 @@ from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
-"""How many of the hosts that are served next, or left alone, are described."""
+"""How many of the hosts that are left alone are named."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 

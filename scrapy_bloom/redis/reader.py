@@ -90,30 +90,19 @@ class Reader:
 
         :param count: how many slots to name.
         :returns: ``hosts``, how many download slots have requests that need not wait for a time;
-            ``next_hosts``, those that are served next, each with how many requests it has and
-            seconds until it is served, 0 if that may be now; ``later``, how many requests wait for
-            a time; ``next_due``, when the first of them may be sent, None without any; ``holds``,
-            slots that are left alone, each until when.
+            ``later``, how many requests wait for a time; ``next_due``, when the first of them may
+            be sent, None without any; ``holds``, slots that are left alone, each until when.
         :raises BackendError: if the server cannot be used.
         """
         client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
             (seconds, fraction), skew = client.time(), self._skew()
             clock = int((seconds + skew) * SECOND) + fraction
-            turns = client.zrange(base + "turns", 0, count - 1, withscores=True)
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
             holds = client.zrangebyscore(base + "holds", *since, 0, count, withscores=True)
             return {
                 "hosts": client.zcard(base + "turns"),
-                "next_hosts": [
-                    {
-                        "host": slot.decode(errors="replace"),
-                        "waiting": client.zlexcount(base + "queue", *_range(slot)),
-                        "due": max(0.0, turn - clock) / SECOND,
-                    }
-                    for slot, turn in turns
-                ],
                 "later": client.zcount(base + "later", *since),
                 "next_due": first[0][1] / SECOND - skew if first else None,
                 "holds": {
