@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from contextlib import suppress
-from unittest.mock import patch
 
 import pytest
 import scrapy
@@ -21,7 +20,6 @@ from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
 from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import new_filter
 from scrapy_bloom.settings import Settings
 
@@ -90,17 +88,6 @@ def test_a_request_that_cannot_be_checked_is_crawled_and_said_once(settings, sai
     assert crawler.stats.get_value("bloom/errors") == 250
     (error,) = messages(caplog, logging.ERROR)
     assert said in error
-
-
-def test_a_filter_that_fails_loses_no_request(caplog):
-    dupefilter, crawler = make_filter()
-    dupefilter.request_seen(page(1))
-    with patch.object(LocalFilter, "add", side_effect=ConnectionError("nobody is there")):
-        assert [dupefilter.request_seen(page(1)) for _ in range(3)] == [False] * 3
-    assert dupefilter.request_seen(page(1)) is True
-    assert crawler.stats.get_value("bloom/errors") == 3
-    assert len(messages(caplog, logging.ERROR)) == 1
-    dupefilter.close("finished")
 
 
 def test_a_filter_that_memory_cannot_hold_is_warned_of(monkeypatch, caplog):
@@ -241,9 +228,7 @@ def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
     session.close()
     before = contents(tmp_path)
     nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
-    crawler = get_crawler(settings_dict=nowhere)
-    crawler.spidercls.name = "books"
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
+    dupefilter = BloomDupeFilter.from_crawler(get_crawler(settings_dict=nowhere))
     assert dupefilter.request_seen(page(1)) is False
     dupefilter.close("finished")
     assert "a filter in Redis would suppress pages" in caplog.text

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
-from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from typing_extensions import assert_type
 
@@ -56,24 +55,12 @@ class MyDupeFilter(BloomDupeFilter):
         return not request.url.endswith("/robots.txt") and super().request_seen(request)
 
 
-class Books(Spider):
-    """Has login pages fetched again."""
-
-    def parse(self, response: Response) -> None:
-        """Look at a page."""
-        assert response.request is not None
-        assert_type(forget(response.request, self.crawler), bool)
-
-
-def flush() -> None:
-    """Write items out before their pages are done."""
-
-
 def in_a_crawl(
     crawler: Crawler, spider: Spider, request: Request, flush: Callable[[], None]
 ) -> None:
     """Use scheduler, filter and signal as Scrapy does."""
     crawler.signals.connect(flush, signal=before_commit)
+    assert_type(forget(request, crawler), bool)
     scheduler = Scheduler.from_crawler(crawler)
     assert_type(scheduler, Scheduler)
     scheduler.open(spider)
