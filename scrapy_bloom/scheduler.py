@@ -89,7 +89,7 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         return super().has_pending_requests() if frontier is None else frontier.pending()
 
-    def open(self, spider: Spider) -> Deferred[None] | None:
+    def open(self, spider: Spider) -> Deferred[None]:
         """Open filter and requests.
 
         (1) Check the settings: which backend, which filter, which queues
@@ -100,24 +100,27 @@ class Scheduler(ScrapyScheduler):
         If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
         its first request.
 
-        :raises CloseSpider: in that case, if there is no other way to close the spider.
+        :returns: a Deferred that fires when they are open. It fails with ``CloseSpider`` in that
+            case, if there is no other way to close the spider.
         """
         self.spider = spider
         self.mqs, self.dqs = self._mq(), None
         self._interval = self.crawler.settings.getfloat("LOGSTATS_INTERVAL") or inf
         self._progress = Timer(self._log_progress)
+        return Deferred.fromCoroutine(self._open())
+
+    async def _open(self) -> None:
         try:
-            self._frontier = self._open_frontier()
+            self._frontier = await self._open_frontier()
         except BloomError as error:
-            logger.error("%s", error, extra={"spider": spider})  # noqa: TRY400 - in plain words
+            logger.error("%s", error, extra={"spider": self.spider})  # noqa: TRY400 - plain words
             self._refused = True
             if isinstance(self.df, BloomDupeFilter):
                 self.df.checks = Unfiltered(self.df.report, error)
             refuse(self.crawler, error.reason)
-            return None
-        if self._frontier is None:
-            return super().open(spider)
-        return None
+            return
+        if self._frontier is None and (opened := super().open(self.spider)) is not None:
+            await opened
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Store everything; a crawl that was refused stores nothing.
@@ -173,7 +176,7 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         return super().__len__() if frontier is None else len(frontier)
 
-    def _open_frontier(self) -> Frontier | None:
+    async def _open_frontier(self) -> Frontier | None:
         """Open what keeps the requests; return None if only Scrapy's own queue does.
 
         :raises BloomError: if the crawl cannot be kept as configured.
@@ -196,7 +199,7 @@ class Scheduler(ScrapyScheduler):
         check_watched(crawler, settings)
         if shared and folder:
             check_unused(Path(folder))
-        frontier = self._open_shared() if shared else self._open_local(folder)
+        frontier = await self._open_shared() if shared else self._open_local(folder)
         self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
         return frontier
@@ -217,12 +220,15 @@ class Scheduler(ScrapyScheduler):
             self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
         )
 
-    def _open_shared(self) -> SharedFrontier:
+    async def _open_shared(self) -> SharedFrontier:
         with client_library():
             from scrapy_bloom.redis import frontier  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return frontier.SharedFrontier(self.crawler, self.spider, self.df.report, kind, self.df)
+        report = self.df.report
+        shared = frontier.SharedFrontier(self.crawler, self.spider, report, kind, self.df)
+        await shared.open()
+        return shared
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

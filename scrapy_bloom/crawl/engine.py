@@ -442,6 +442,13 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
     return reactor.callLater(seconds, do)
 
 
+async def pause(seconds: float) -> None:
+    """Wait, in a coroutine of Twisted's."""
+    done: Deferred[None] = Deferred()
+    call_later(seconds, lambda: done.callback(None))
+    await done
+
+
 class Timer:
     """Calls a function once, at the earliest of the times that were set since the last call.
 

@@ -230,7 +230,9 @@ class Server:
         elif isinstance(error, redis.OutOfMemoryError) or "OOM" in str(error):
             text += " The server is out of memory: raise its maxmemory, or delete other data."
         passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error)) is not None
-        return BackendError(text, temporary=passing and not refused, refused=refused)
+        return BackendError(
+            text, temporary=passing and not refused, refused=refused, answered=_is_reply(error)
+        )
 
     def _master(self, options: dict[str, Any]) -> Any:
         parts = urlsplit(self.url)
@@ -265,6 +267,12 @@ def _is_clustered(client: Any) -> bool:
         return bool(info.get("cluster_enabled"))
     except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False
+
+
+def _is_reply(error: Exception) -> bool:
+    """Return whether a server has answered, if only with an error: it is not a wrong address."""
+    replies = (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError)
+    return isinstance(error, (*replies, RedisClusterException)) or "max number" in str(error)
 
 
 def eviction_policy(client: Any) -> str:

@@ -38,6 +38,7 @@ from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
+from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
     log_paces,
@@ -68,13 +69,18 @@ if TYPE_CHECKING:
 class SharedFrontier:
     """The requests and marks of a crawl that any number of workers share.
 
-    While the server is unreachable the crawl waits, unless the policy is ``close``.
+    While the server is unreachable the crawl waits, unless the policy is ``close``. Await
+    :meth:`open` before anything else.
 
     :param report: writes to stats and log.
     :param kind: the order of requests with the same priority, and their serialization.
     :param dupefilter: logs requests that turn out to be duplicates after they were accepted.
-    :raises BloomError: if the crawl cannot be kept as configured.
+    :raises BackendError: if this version of Scrapy lacks what is needed.
     """
+
+    _queue: SharedQueue
+    _decider: Decider
+    _starts: Starts
 
     def __init__(
         self,
@@ -86,29 +92,38 @@ class SharedFrontier:
     ) -> None:
         settings, engine = Settings.of(crawler), Engine(crawler)
         self._crawler, self._spider, self._report = crawler, spider, report
-        self._engine, self._dumps, self._dupefilter = engine, kind.dumps, dupefilter
-        session = Session(crawler, settings, report)
+        self._engine, self._kind, self._dupefilter = engine, kind, dupefilter
         self._waits = settings[ON_BACKEND_ERROR] != "close"
-        by_host = bool(
+        self._by_host = bool(
             has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
         )
-        self._queue = queue_of(crawler, settings, session, kind, one_slot=not by_host)
         self._items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] == "machine")
         self._downloads = Downloads(crawler)
-        self._turns = Turns(engine, self._downloads, report, by_host=by_host)
+        self._turns = Turns(engine, self._downloads, report, by_host=self._by_host)
         self._in_flight = InFlight(engine, report)
         self._ledger = Ledger()
-        self._decider = Decider(
-            session, self._queue, self._in_flight, self._ledger, report, settings[WINDOW]
-        )
         self._memory = Memory()
-        self._starts = Starts(engine, spider, self._queue)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, self._in_flight, most)
         self._timer, self._turn_timer = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
         self._closing = self._gave_up = self._finished = False
+
+    async def open(self) -> None:
+        """Open the crawl in Redis, once the server can be used.
+
+        :raises BloomError: if the crawl cannot be kept as configured.
+        """
+        crawler, report = self._crawler, self._report
+        settings = Settings.of(crawler)
+        session = Session(crawler, settings, report)
+        one_slot = not self._by_host
+        self._queue = await queue_of(crawler, session, report, self._kind, one_slot=one_slot)
+        self._decider = Decider(
+            session, self._queue, self._in_flight, self._ledger, report, settings[WINDOW]
+        )
+        self._starts = Starts(self._engine, self._spider, self._queue)
         report_crawl(report, session, self._queue, windowed=bool(settings[WINDOW]))
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
@@ -133,7 +148,7 @@ class SharedFrontier:
         if judged is not None:
             self._finished = False
             try:
-                body = self._dumps(request.to_dict(spider=self._spider))
+                body = self._kind.dumps(request.to_dict(spider=self._spider))
             except Exception as error:  # noqa: BLE001 - raising would lose the page
                 self._memory.push(self._decider.keep_in_memory(request, judged, error), due)
                 self._turn_timer.set(self._memory.next_due - time.monotonic())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.crawl.engine import pause, run_beside
+from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
@@ -15,6 +20,7 @@ from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
     EXACT,
+    ON_BACKEND_ERROR,
     REDIS_KEY,
     REDIS_TIMEOUT,
     REDIS_URL,
@@ -26,6 +32,7 @@ from scrapy_bloom.values import refusal
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.serialize import QueueKind
     from scrapy_bloom.crawl.session import Session
 
@@ -96,22 +103,46 @@ def plan_of(
     )
 
 
-def queue_of(
-    crawler: Crawler, settings: Settings, session: Session, kind: QueueKind, *, one_slot: bool
+async def queue_of(
+    crawler: Crawler, session: Session, report: Report, kind: QueueKind, *, one_slot: bool
 ) -> SharedQueue:
-    """Return the queue of a crawl.
+    """Return the queue of a crawl, once the server can be used.
+
+    Where nothing has ever answered, the crawl waits for :data:`upkeep.FIRST_ANSWER` at most; under
+    the policy ``close`` it does not wait at all.
 
     :param kind: the order of requests with the same priority, and their serialization.
     :param one_slot: whether hosts without a delay share one slot.
     :raises BloomError: if the crawl cannot be kept as configured.
     """
-    project = project_of(crawler)
+    settings, project = Settings.of(crawler), project_of(crawler)
     assert crawler.spider is not None  # noqa: S101 - it is being opened
     spider = crawler.spider.name
     owner = {"project": project, "spider": spider, "order": str(kind)}
     plan = plan_of(settings, session.fingerprinter, session.made_by, **owner)
-    worker = Worker(server_of(settings), settings[REDIS_TIMEOUT])
-    key = key_of(settings, spider=spider, project=project)
+    server, key = server_of(settings), key_of(settings, spider=spider, project=project)
+    begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan, one_slot=one_slot)
+    began, warned, answered = time.monotonic(), -inf, False
+    while True:
+        try:
+            return await run_beside(begin)
+        except BackendError as error:
+            if settings[ON_BACKEND_ERROR] == "close" or not error.temporary:
+                raise
+            now, answered = time.monotonic(), answered or error.answered
+            if not answered and now - began > upkeep.FIRST_ANSWER:
+                raise BackendError(
+                    f"{error} Nothing has answered there for {upkeep.FIRST_ANSWER:g} s: check"
+                    f" BLOOM_REDIS_URL."
+                ) from None
+            if now - warned > upkeep.WARN:
+                warned = now
+                report.warn(f"{error} The crawl waits until it can be used.")
+        await pause(upkeep.RETRY)
+
+
+def _open(server: Server, timeout: float, key: str, plan: Plan, *, one_slot: bool) -> SharedQueue:
+    worker = Worker(server, timeout)
     try:
         return SharedQueue(worker, key, plan, one_slot=one_slot)
     except BaseException:

@@ -17,6 +17,9 @@ BEATS: Final = 15
 RETRY: Final = 0.25
 """Between calls, and between heartbeats, while the server does not answer."""
 
+FIRST_ANSWER: float = 30.0
+"""A server that has not answered once in so long counts as a wrong address."""
+
 WARN: Final = 60.0
 """Between two warnings of one outage."""
 

@@ -110,23 +110,34 @@ def test_a_url_that_only_looks_broken_is_taken(url):
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "answered"),
     [
-        b"-LOADING Redis is loading the dataset in memory\r\n",
-        b"-ERR max number of clients reached\r\n",
-        b"-MASTERDOWN Link with MASTER is down\r\n",
+        (b"-LOADING Redis is loading the dataset in memory\r\n", True),
+        (b"-ERR max number of clients reached\r\n", True),
+        (b"-MASTERDOWN Link with MASTER is down\r\n", True),
+        (b"HTTP/1.1 400 Bad Request\r\n", False),
     ],
 )
-def test_a_server_that_is_loading_is_a_temporary_error(reply):
+def test_a_server_that_is_loading_is_a_temporary_error_and_has_answered(reply, answered):
     with Answering(reply) as port, pytest.raises(BackendError) as told:
         open_filter(f"redis://127.0.0.1:{port}/1", "key")
-    assert told.value.temporary, told.value
+    assert (told.value.temporary, told.value.answered) == (True, answered), told.value
 
 
-def test_a_cluster_that_is_down_is_a_temporary_error():
+def test_a_cluster_that_is_down_is_a_temporary_error_and_has_answered():
     with LocalRedis("--cluster-enabled", "yes") as node, pytest.raises(BackendError) as told:
         open_filter(node.url.removesuffix("/0"), "key")
-    assert told.value.temporary
+    assert (told.value.temporary, told.value.answered) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://127.0.0.1:{}", "redis://nowhere.invalid:{}", "sentinel://127.0.0.1:{}/service"],
+)
+def test_an_address_where_nothing_answers_may_be_wrong(url):
+    with pytest.raises(BackendError) as told:
+        open_filter(url.format(free_port()), "key")
+    assert (told.value.temporary, told.value.answered) == (True, False)
 
 
 def test_a_target_is_shown_without_its_password():

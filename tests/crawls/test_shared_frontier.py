@@ -21,6 +21,7 @@ from support.queues import left
 from support.sites import Pages
 from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
+from twisted.internet.threads import deferToThread
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
@@ -346,14 +347,31 @@ async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
 
 
 @ensureDeferred
-async def test_a_crawl_is_refused_with_one_line_if_nothing_answers(caplog):
-    wrong = f"redis://127.0.0.1:{free_port()}"
-    settings = {**KEPT, "BLOOM_REDIS_URL": wrong, "CLOSESPIDER_TIMEOUT": PATIENCE}
+async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch):
+    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 1.0)
+    wrong = {"BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
+    settings = {**KEPT, **wrong, "CLOSESPIDER_TIMEOUT": PATIENCE}
     crawler = await crawl(settings=settings, url="http://127.0.0.1:1")
     assert crawler.stats.get_value("finish_reason") == "bloom_backend"
     assert crawler.spider is None  # what makes `scrapy crawl` exit with code 1
-    (line,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert f"Redis at {wrong.removeprefix('redis://')}/0: Error 111" in line
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "Nothing has answered there for 1 s: check BLOOM_REDIS_URL" in line
+
+
+@ensureDeferred
+async def test_a_server_that_has_answered_is_waited_for_at_the_start(
+    own_server, key, caplog, monkeypatch
+):
+    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
+    own = Shared(own_server, key)
+    own.client.config_set("min-replicas-to-write", 1)
+    with LocalSite(pages=5, links=2) as pages:
+        crawling = make_crawler(Follower, own.settings()).crawl(url=pages.url)
+        await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
+        assert not pages.hits
+        own.client.config_set("min-replicas-to-write", 0)
+        await crawling
+    assert pages.missed == set()
 
 
 @ensureDeferred
