@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,7 +24,6 @@ from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
     Reader,
-    finite,
     number,
     one_of,
     read_age,
@@ -97,22 +96,20 @@ def _read_flag(name: str, value: object) -> bool:
     return flag
 
 
+_read_status = number(int, 100, 599, "an HTTP status")
+
+
 def _read_statuses(name: str, value: object) -> bool | tuple[int, ...]:
-    written = value
+    with suppress(SettingError):
+        return _read_flag(name, value)
+    codes: Any = [value] if isinstance(value, int) else value
     if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value.lower())
-    if isinstance(value, str):
-        value = value.split(",")
-    if isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    given = value if isinstance(value, Collection) else [value]
-    numbers = [finite(item) for item in given]
-    statuses = tuple(int(code) for code in numbers if code is not None and code == int(code))
-    if statuses and len(statuses) == len(numbers) and all(100 <= code <= 599 for code in statuses):  # noqa: PLR2004
-        return statuses
+        codes = value.strip("[ ]").split(",")
+    with suppress(SettingError, TypeError):  # no statuses, or nothing that has any
+        if statuses := tuple(_read_status(name, code) for code in codes):
+            return statuses
     raise refusal(
-        name, written, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
+        name, value, "must be True, False or a list of HTTP statuses, such as [403, 404, 503]."
     )
 
 

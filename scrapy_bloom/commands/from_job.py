@@ -11,7 +11,8 @@ from itertools import islice
 from math import ceil
 from typing import Any, Final
 
-from scrapy_bloom.commands.local_target import LocalTarget
+from scrapy_bloom import file
+from scrapy_bloom.commands.local_target import LocalTarget, bodies, identity_in
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, occupied
@@ -20,7 +21,9 @@ from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
-from scrapy_bloom.local.job import Identity, lock_job
+from scrapy_bloom.local.job import KIND, REQUESTS, Identity, lock_job
+from scrapy_bloom.local.later import stored_holds
+from scrapy_bloom.local.store import Store
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, delete
@@ -49,13 +52,14 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
     with (
-        source.reading() as (identity, filter_, holds, requests),
+        source.copying() as store,
         lock_job(source.path.parent),  # while a crawl goes on, pages would be fetched twice
         target.connected() as worker,
     ):
+        filter_, identity = store.filter, identity_in(store)
         plan = _plan_of(filter_, identity)
         owner_project = Project(project.given, project.spider or identity.spider)
-        owned = requests is not None or owner_project.keeps_requests
+        owned = store.meta.get(KIND) == REQUESTS or owner_project.keeps_requests
         owner = owner_project.owner if owned else {"spider": owner_project.spider}
         target.check_free(worker)
         shared = SharedKey(worker, target.key, plan)
@@ -64,12 +68,12 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
         client, prefix = worker.client, beginning(target.key)
         keys = [target.key, *(f"{prefix}{name}" for name in ("queue", "later", "turns", "holds"))]
         since = time.monotonic() - time.time()
-        held = {slot.encode(): date + since for slot, date in holds.items()}
+        held = {slot.encode(): date + since for slot, date in stored_holds(store).items()}
         try:
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
             copied = 0
-            for batch in batches(_entries_of(requests or (), since)):
+            for batch in batches(_entries_of(store, since)):
                 shared.call(Call(batch, holds=held))
                 copied += len(batch)
                 for key in keys[1:]:
@@ -85,8 +89,14 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             raise
 
 
-def _entries_of(requests: Iterable[tuple[int, bytes, float]], since: float) -> Iterator[Entry]:
-    for priority, body, date in requests:
+def _entries_of(store: Store, since: float) -> Iterator[Entry]:
+    """Yield all requests, the oldest first.
+
+    :raises StateError: if one does not match its checksum: its page would be lost.
+    """
+    for priority, body, date in bodies(store, newest_first=False):
+        if body is None:
+            raise file.damaged(store.path, "a request does not match its checksum")
         yield Entry("p", None, body, priority, slot=slot_in(body), due=date and date + since)
 
 

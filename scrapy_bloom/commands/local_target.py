@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import islice
@@ -16,7 +16,6 @@ from scrapy_bloom import file
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
     DIGEST,
     FILTER,
@@ -35,9 +34,6 @@ from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
 from scrapy_bloom.local.store import NAME, Store
-
-Requests = Iterator[tuple[int, bytes, float]]
-"""Priority and bytes of each request, and when it may be sent: in seconds since 1970, or 0."""
 
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
 
@@ -68,7 +64,7 @@ class LocalTarget:
         with self._reading() as store:
             facts = {
                 "target": self.name,
-                **asdict(_identity(store)),
+                **asdict(identity_in(store)),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
                 "exact": bool(store.meta.get("exact")),
@@ -90,22 +86,16 @@ class LocalTarget:
         return facts
 
     @contextmanager
-    def reading(
-        self,
-    ) -> Iterator[tuple[Identity, LocalFilter, Mapping[str, float], Requests | None]]:
-        """Open all that is to be copied into Redis.
-
-        Yields the filter's identity; the filter, which may be changed; the slots that are left
-        alone, each until when, in seconds since 1970; and the requests that are not done, the
-        oldest first, or None if the file has no requests.
+    def copying(self) -> Iterator[Store]:
+        """Open what is to be copied into Redis.
 
         :raises StateError: if marks without their requests would be copied, or without the list
             that makes them exact.
         """
         with self._reading() as store:
-            requests = _stored(store) if store.meta.get(KIND) == REQUESTS else None
             folder = self.path.parent
-            if requests is None and not (store.clean and not waits_with_scrapy(folder)):
+            plain = store.meta.get(KIND) != REQUESTS
+            if plain and (not store.clean or waits_with_scrapy(folder)):
                 raise StateError(
                     f"{self.name}: its requests are in Scrapy's own queue,"
                     f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
@@ -118,7 +108,7 @@ class LocalTarget:
                     f" copied into Redis, and without it pages would be lost. Finish the crawl"
                     f" here."
                 )
-            yield _identity(store), store.filter, stored_holds(store), requests
+            yield store
 
     def failed(self) -> Iterator[WaitingRequest]:
         """Yield the requests that cannot be read."""
@@ -154,14 +144,14 @@ class LocalTarget:
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield _identity(store), lambda marks: [mark in store for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
                 forget, add = store.forget_many, store.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
-                yield _identity(store), change
+                yield identity_in(store), change
                 if store.clean:
                     store.close()
                 else:  # a killed run stays one
@@ -193,7 +183,7 @@ class LocalTarget:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
         newest_first = self._project.queue_kind.newest_first
         with self._reading() as store:
-            for priority, body, date in _bodies(store, newest_first=newest_first):
+            for priority, body, date in bodies(store, newest_first=newest_first):
                 yield readable(body, priority, date)
 
     def _create(self) -> Store:
@@ -218,7 +208,8 @@ def _explained(path: Path) -> Iterator[None]:
         raise file.unusable(path, error) from error
 
 
-def _identity(store: Store) -> Identity:
+def identity_in(store: Store) -> Identity:
+    """Return what the marks of a file belong to."""
     meta = store.meta
     return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
 
@@ -241,10 +232,11 @@ def _last_run(store: Store) -> str:
     return f"running as process {store.meta[PID]}"
 
 
-def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None, float]]:
+def bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None, float]]:
     """Yield all requests, in the order of priorities and of their queues, those that wait last.
 
-    Each with priority, bytes, None if these do not match their checksum, and when it may be sent.
+    Each with priority, bytes, None if these do not match their checksum, and when it may be sent,
+    in seconds since 1970, or 0.
     """
     # The last part of a queue's name is Scrapy's priority, negated; of start requests with an s.
     queues = sorted(
@@ -257,14 +249,3 @@ def _bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | 
             yield -negated, body, 0.0
     for _, date, priority, waiting in stored_requests(store):
         yield priority, waiting, date
-
-
-def _stored(store: Store) -> Requests:
-    """Yield all requests, the oldest first.
-
-    :raises StateError: if one does not match its checksum: its page would be lost.
-    """
-    for priority, body, date in _bodies(store, newest_first=False):
-        if body is None:
-            raise file.damaged(store.path, "a request does not match its checksum")
-        yield priority, body, date
