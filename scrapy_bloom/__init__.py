@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from scrapy_bloom._version import __version__ as __version__
@@ -45,8 +44,6 @@ _ROOMS = {
     "forget": "forgetting",
 }
 
-_NEED_REDIS = {"RedisFilter"}
-
 
 def __getattr__(name: str) -> object:
     # Every `scrapy` command imports this package, so names are imported when first used.
@@ -66,6 +63,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    # Also what `import *` imports, name by name.
-    missing = set() if find_spec("redis") else _NEED_REDIS
-    return sorted({"__version__", *_ROOMS} - missing)
+    return sorted({"__version__", *_ROOMS})

@@ -54,12 +54,6 @@ def site(monkeypatch):
     return Site(monkeypatch)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_wish_is_granted(site, status):
-    assert site.answer(status, "120") == 120
-    assert site.held == [("a", 120)]
-
-
 def test_after_a_redirect_the_host_that_asks_is_left_alone(site):
     """Scrapy leaves the slot of the first host in the meta."""
     for slot in "first.test", "chosen":
@@ -72,12 +66,16 @@ def test_after_a_redirect_the_host_that_asks_is_left_alone(site):
 
 
 @pytest.mark.parametrize(
-    ("status", "wish"),
-    [(503, None), (503, "0"), (503, "soon"), (503, ""), (503, "-5"), (200, "9"), (500, "9")],
+    ("status", "wish", "granted"),
+    [
+        *((status, "120", 120) for status in (429, 503)),
+        *((503, wish, None) for wish in (None, "0", "soon", "", "-5")),
+        *((status, "9", None) for status in (200, 500)),
+    ],
 )
-def test_no_other_answer_has_an_effect(site, status, wish):
-    assert site.answer(status, wish) is None
-    assert site.held == []
+def test_only_a_wish_with_429_or_503_is_granted(site, status, wish, granted):
+    assert site.answer(status, wish) == granted
+    assert site.held == ([("a", granted)] if granted else [])
 
 
 def test_a_wish_may_be_a_date():

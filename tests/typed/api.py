@@ -126,17 +126,10 @@ def mistyped() -> None:
     LocalFilter().add("text")  # type: ignore[arg-type]
 
 
-def refused(work: Callable[[], None]) -> str:
+def told(error: BloomError) -> str:
     """Tell errors apart."""
-    try:
-        work()
-    except JobInUseError as error:
-        return error.reason
-    except (BackendError, FilterLostError) as error:
+    if isinstance(error, (BackendError, FilterLostError)):
         return f"Redis: {error}"
-    except (SettingError, StateError) as error:
-        assert_type(error, "SettingError | StateError")
-        return error.reason
-    except BloomError as error:
-        return assert_type(error.reason, str)
-    return ""
+    if isinstance(error, (JobInUseError, SettingError, StateError)):
+        assert_type(error, "JobInUseError | SettingError | StateError")
+    return assert_type(error.reason, str)
