@@ -107,7 +107,6 @@ class Job:
         self.previous = ""
         self.restored = self.in_flight = 0
         self.killed = False
-        self._pid = os.getpid()
         with file.refusing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock_job(self.folder).lock
@@ -217,14 +216,6 @@ class Job:
         If not, that is logged, and the job is left as after a kill. Call it after Scrapy has stored
         its queue.
         """
-        if os.getpid() != self._pid:
-            logger.warning(
-                "%s belongs to process %d, and this process is a fork of that one, so it stores"
-                " nothing.",
-                self.path,
-                self._pid,
-            )
-            return False
         try:
             if self.kind != REQUESTS:
                 self.store.set_meta(DIGEST, digest(self.folder))

@@ -23,7 +23,6 @@ class Forking(Follower):
             if not child:
                 scheduler = scheduler_of(self.crawler)
                 scheduler.df.request_seen(response.request.replace(url="http://a.child/"))
-                scheduler.df.close("finished")
                 scheduler.df = None
                 gc.collect()
                 os._exit(0)
