@@ -73,7 +73,6 @@ class Engine:
         self._in_progress: set[Request] = in_progress
         self._sent: Request | None = None
         self._downloading: set[Request] = set()
-        self._watch_downloads()
 
     def sent(self, request: Request) -> None:
         """Record that the scheduler returns a request now. What the engine does not take is done.
@@ -136,21 +135,6 @@ class Engine:
         """Enqueue a request as if a page had yielded it."""
         self._engine.crawl(request)
 
-    def watch_errors(self, raised: SpiderError) -> None:
-        """Call `raised` for every error of a callback or errback, including ``CloseSpider``.
-
-        Scrapy sends no signal for the latter.
-        """
-        handle = self._scraper.handle_spider_error
-
-        def handle_spider_error(
-            failure: Failure, request: Request, *arguments: Any, **keywords: Any
-        ) -> Any:
-            raised(failure, request)
-            return handle(failure, request, *arguments, **keywords)
-
-        self._scraper.handle_spider_error = handle_spider_error
-
     def before_closing(self, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Await `do` after the last page, before the pipelines are closed."""
         is_async = hasattr(self._scraper, "close_spider_async")  # from Scrapy 2.14
@@ -167,21 +151,20 @@ class Engine:
 
         setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
-    def watch_output(self) -> None:
-        """Start recording which request led to which, for :meth:`yielded_by`.
+    def watch(self, raised: SpiderError) -> None:
+        """Start recording which requests are sent, and which one led to which.
 
         The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
         downloader middlewares return.
-        """
-        name = "_process_spidermw_output"
-        is_async = hasattr(self._scraper, f"{name}_async")  # from Scrapy 2.14; the other calls it
-        self._watch(self._scraper, f"{name}_async" if is_async else name)
-        self._watch(self._engine, "_handle_downloader_output")
 
-    def _watch_downloads(self) -> None:
-        """Start recording which requests are sent and have no result that the engine handled."""
-        engine = self._engine
+        :param raised: called for every error of a callback or errback, including ``CloseSpider``,
+            for which Scrapy sends no signal.
+        """
+        engine, scraper, name = self._engine, self._scraper, "_process_spidermw_output"
+        if hasattr(scraper, f"{name}_async"):  # from Scrapy 2.14; the other calls it
+            name = f"{name}_async"
         download, handle = engine._download, engine._handle_downloader_output  # noqa: SLF001 - see above
+        process, handle_error = getattr(scraper, name), scraper.handle_spider_error
 
         def watched_download(request: Request) -> Any:
             if request is self._sent:  # else it is a download of someone else's
@@ -190,24 +173,27 @@ class Engine:
             return download(request)
 
         def watched_handle(result: Any, request: Request) -> Any:
+            self._note_output(result, request)
             try:
                 return handle(result, request)
             finally:
                 self._downloading.discard(request)
 
+        def watched_process(output: Any, response: Any) -> Any:
+            self._note_output(output, getattr(response, "request", None))
+            return process(output, response)
+
+        def watched_error(failure: Failure, request: Request, *others: Any, **named: Any) -> Any:
+            raised(failure, request)
+            return handle_error(failure, request, *others, **named)
+
         engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
+        setattr(scraper, name, watched_process)
+        scraper.handle_spider_error = watched_error
 
-    def _watch(self, owner: Any, name: str) -> None:
-        handle = getattr(owner, name)
-
-        def watched(output: Any, source: Any) -> Any:
-            if isinstance(output, Request):
-                by = source if isinstance(source, Request) else getattr(source, "request", None)
-                if self._yielded_by.setdefault(output, by) is not by:
-                    self._yielded_by[output] = None  # two pages yielded the same object
-            return handle(output, source)
-
-        setattr(owner, name, watched)
+    def _note_output(self, output: Any, by: Request | None) -> None:
+        if isinstance(output, Request) and self._yielded_by.setdefault(output, by) is not by:
+            self._yielded_by[output] = None  # two pages yielded the same object
 
     def yielded_by(self, request: Request) -> Request | None:
         """Return the request that led to this one; None if unknown."""

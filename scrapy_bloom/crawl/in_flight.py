@@ -67,8 +67,7 @@ class InFlight:
         self._held: dict[Request, Visit] = {}
         self.held: dict[bytes, list[Visit]] = {}
         self._done: list[Visit] = []
-        engine.watch_errors(self._raised)
-        engine.watch_output()
+        engine.watch(self._raised)
 
     def __len__(self) -> int:
         """Return how many requests are in flight."""

@@ -16,7 +16,7 @@ class Engine:
         self.parents = {}
         self.has = self.is_from_start = lambda _: False
         self.yielded_by = self.parents.get
-        self.watch_errors = self.watch_output = self.sent = lambda *_: None
+        self.watch = self.sent = lambda *_: None
 
 
 def lines_of(function, *arguments):
