@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items):
 
     `make test-servers` runs the first ones; `make check` leaves all of them out.
     """
-    servers = {"server", "own_server", "LocalRedis", "LocalCluster"}
+    servers = {"server", "own_server", "cluster", "LocalRedis", "LocalCluster"}
     for item in items:
         test = inspect.unwrap(item.function)
         here = {*item.fixturenames, *test.__code__.co_names}
@@ -136,6 +136,15 @@ def own_server():
 
     with LocalRedis() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Redis Cluster of three nodes for all tests of a file."""
+    from support.localcluster import LocalCluster
+
+    with LocalCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

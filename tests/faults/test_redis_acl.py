@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.contract import fingerprints
 from support.filters import everything_in
-from support.localcluster import LocalCluster
 from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
@@ -26,12 +25,6 @@ def allow(admin, commands, keys="crawl*"):
 
 def as_worker(url):
     return url.replace("redis://", "redis://worker:pass@")
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster() as cluster:
-        yield cluster
 
 
 def use(url, key, **options):

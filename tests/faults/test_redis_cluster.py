@@ -15,15 +15,8 @@ from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster() as cluster:
-        yield cluster
-
-
-def open_filter(cluster, key, **options):
-    options = {"timeout": 10.0, "capacity": 1000} | options
-    return RedisFilter.from_url(cluster.url, key=key, **options)
+def open_filter(cluster, key):
+    return RedisFilter.from_url(cluster.url, key=key, timeout=10.0, capacity=1000)
 
 
 @pytest.mark.parametrize("name", ["{a}b}", "{{a}}", "a b"])

@@ -8,14 +8,10 @@ from contextlib import contextmanager
 import pytest
 from support.contract import fingerprints
 from support.proxy import Proxy
-from support.queues import Crawler, exchange, mark_of
-from support.redis_plan import plan_of
+from support.queues import Crawler, mark_of
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.worker import Worker
 
 TIMEOUT = 2.0
 SLACK = 30.0  # of a machine that does other things as well: what hangs takes ten minutes
@@ -84,43 +80,40 @@ def test_a_call_on_a_connection_starts_no_thread(server, key, monkeypatch):
 class SlowLink(Proxy):
     """4 MB go over it in a second, to and fro."""
 
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.rate = 4e6
+    rate = 4e6
 
     def fault(self, request):
-        self.delay = len(request) / 4e6
+        self.delay = len(request) / self.rate
         return super().fault(request)
 
 
 def test_large_requests_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
-    with SlowLink(server.port) as link:
-        queue = SharedQueue(Worker(Server(link.url), 2.0), key, plan_of(order="fifo"))
-        for number in range(199):
-            body = b"%d" % number + bytes(100_000)
-            queue.offer(Entry("f", mark_of(number), body, source=number))
+    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=2.0) as worker:
+        offer(worker, [b"%d" % number + bytes(100_000) for number in range(199)])
         new = []
         for _ in range(60):  # a third of that will do
-            new += [entry.source for entry, seen in exchange(queue, 0).verdicts if not seen]
-            if not queue.has_work:
+            verdicts = worker.exchange().verdicts
+            new += [entry.source for entry, seen in verdicts if not seen]
+            if not worker.queue.has_work:
                 break
         assert sorted(new) == [*range(199)]
-        queue.close()
 
 
 def test_large_requests_are_taken_over_a_slow_link(server, key):
     """All at once they did not arrive in time, and the stored answer was repeated for ever."""
+    bodies = [*(bytes(100_000) + b"%d" % number for number in range(100)), bytes(3_000_000)]
     with Crawler(server.url, key) as other, SlowLink(server.port) as link:
-        bodies = {bytes(100_000) + b"%d" % number for number in range(100)} | {bytes(3_000_000)}
-        for number, body in enumerate(sorted(bodies)):
-            other.queue.offer(Entry("f", mark_of(number), body, source=number))
+        offer(other, bodies)
         other.say()
-        queue = SharedQueue(Worker(Server(link.url), 2.0), key, other.plan)
-        taken = []
-        for _ in range(30):
-            taken += exchange(queue, 100).taken
-            if len(taken) == len(bodies):
-                break
-        assert {request.body for request in taken} == bodies
-        queue.close()
+        with Crawler(link.url, key, timeout=2.0) as worker:
+            for _ in range(30):
+                worker.exchange(100)
+                if len(worker.have) == len(bodies):
+                    break
+            assert {taken.body for taken in worker.have.values()} == {*bodies}
+
+
+def offer(worker, bodies):
+    for number, body in enumerate(bodies):
+        worker.queue.offer(Entry("f", mark_of(number), body, source=number))

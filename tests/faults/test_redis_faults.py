@@ -122,12 +122,9 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
         Crawler(proxy.url, key, capacity=200) as faulty,
         Crawler(server.url, key, capacity=200) as sound,
     ):
-        proxy.faults = {
-            2 + 3 * number + dice.randrange(3): dice.choice(
-                [f for f in MORE_FAULTS if f != "stall"]
-            )
-            for number in range(FAULT_SERIES)
-        }
+        kinds = [fault for fault in MORE_FAULTS if fault != "stall"]
+        calls = [2 + 3 * number + dice.randrange(3) for number in range(FAULT_SERIES)]
+        proxy.faults = {call: dice.choice(kinds) for call in calls}
         while proxy.requests < 3 * FAULT_SERIES + 4:
             for worker in (faulty, sound):
                 some = range(offered, offered + dice.randrange(1, 20))
@@ -220,48 +217,35 @@ def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
 # Outages
 
 
-@pytest.fixture
-def lasting_server():
-    """A server that keeps what it has on the disk."""
-    with LocalRedis(persist=True) as server:
-        yield server
-
-
-def test_an_outage_lets_through_what_the_worker_does_not_know(lasting_server, opened, key, caplog):
-    server = lasting_server
-    seen = opened(server.url, key, known=1000)
+def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplog):
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
-    seen.add_many(before)
-    server.kill()
-    assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
-    assert seen.numbers()["unknown"] == 50
-    assert caplog.text.count("Retrying.") == 1
-    server.start()
-    until(lambda: seen.usable)
-    assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
-    assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
-    assert seen.add_many(before) == [True] * 50
-    assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
+    with LocalRedis(persist=True) as server:
+        seen = opened(server.url, key, known=1000)
+        seen.add_many(before)
+        server.kill()
+        assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
+        assert seen.numbers()["unknown"] == 50
+        assert caplog.text.count("Retrying.") == 1
+        server.start()
+        until(lambda: seen.usable)
+        assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
+        assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
+        assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
 
 
 # Losses: the worker continues with what the server has
 
 
-LOSSES = {
-    "all": lambda client, _: client.flushall(),
-    "header": lambda client, key: client.delete(key),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("keys", ["*", "{}"], ids=["all", "header"])
 def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
-    own_server, opened, key, loss, caplog
+    own_server, opened, key, keys, caplog
 ):
     one, two = (opened(own_server.url, key, known=1000) for _ in range(2))
     ones, twos = fingerprints(100, "one"), fingerprints(100, "two")
     one.add_many(ones)
     two.add_many(twos)
-    LOSSES[loss](own_server.client(), key)
+    client = own_server.client()
+    client.delete(*client.keys(keys.format(key)))
     assert one.add(b"next") is False
     assert two.add(b"another") is False
     assert one.numbers()["losses"] == two.numbers()["losses"] == 1
@@ -321,19 +305,12 @@ def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key):
     assert client.lrange(name, 0, -1) in ([b"foreign"], [])
 
 
-@pytest.fixture
-def pair():
-    with LocalRedis() as primary, LocalRedis() as replica:
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_failover_forgets_what_the_replica_had_not_received(opened, key, behind):
+    early, late = fingerprints(100, "early"), fingerprints(100, "late")
+    with LocalRedis() as primary, LocalRedis() as replica, Proxy(primary.port) as proxy:
         replica.client().replicaof(primary.HOST, primary.port)
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
-        yield primary, replica
-
-
-@pytest.mark.parametrize("behind", [False, True])
-def test_a_failover_forgets_what_the_replica_had_not_received(pair, opened, key, behind):
-    primary, replica = pair
-    early, late = fingerprints(100, "early"), fingerprints(100, "late")
-    with Proxy(primary.port) as proxy:
         seen = opened(proxy.url, key, known=1000)
         seen.add_many(early)
         assert primary.client().wait(1, 5000) == 1

@@ -108,10 +108,11 @@ class Proxy(Served):
     """
 
     handler = _Connection
+    rate = math.inf
 
     def __init__(self, port, *, delay=0.0, counted=b""):
         self.upstream, self.delay, self.counted = port, delay, counted
-        self.rate, self.faults, self.requests = math.inf, {}, 0
+        self.faults, self.requests = {}, 0
         self.connections, self.late = [], []
         self._lock = threading.Lock()
 
