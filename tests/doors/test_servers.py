@@ -36,7 +36,7 @@ def test_a_named_server_must_start(on_path, tmp_path):
 
 def test_a_missing_server_is_skipped_and_is_an_error_only_if_it_was_named(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "HOME", tmp_path)
-    monkeypatch.setattr(servers, "SERVERS", {"no-such-server": ("no-such-server",)})
+    monkeypatch.setattr(servers, "SERVERS", {"no-such-server": ("no-such-server", "run")})
     monkeypatch.setenv("PATH", str(tmp_path))
     command = [sys.executable, "-c", ""]
     [(name, result, failed)] = servers.each([], command)
@@ -48,7 +48,7 @@ def test_a_missing_server_is_skipped_and_is_an_error_only_if_it_was_named(tmp_pa
 @pytest.mark.usefixtures("on_path")
 def test_each_server_that_is_there_runs_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "HOME", tmp_path / "servers")
-    monkeypatch.setattr(servers, "SERVERS", {"redis-server": ("redis-server",)})
+    monkeypatch.setattr(servers, "SERVERS", {"redis-server": ("redis-server", "run")})
     line = "import os, sys; sys.exit(not os.environ['REDIS_SERVER'].endswith('/run'))"
     for command, failed in (line, False), ("exit(1)", True):
         [(_, result, bad)] = servers.each([], [sys.executable, "-c", command])

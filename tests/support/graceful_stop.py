@@ -35,15 +35,15 @@ def stop_after(deliveries, site, start, how=stop):
     return run
 
 
-def hold(site, deliveries):
-    """Stop the site's answers from one on; return when that is and what lets them go."""
+def hold(site, deliveries, answers=AT_ONCE):
+    """Stop so many of the site's answers from one on; return when that is and what lets them go."""
     reached, go_on = Event(), Event()
 
     def stand_still():
         reached.set()
         go_on.wait(PATIENCE)
 
-    for number in range(deliveries, deliveries + AT_ONCE):
+    for number in range(deliveries, deliveries + answers):
         site.when(number, stand_still)
     return reached, go_on
 

@@ -1,9 +1,9 @@
 """Crawls of the local site by worker processes that share a Redis."""
 
-import threading
 from contextlib import contextmanager
 
 from support.crawling import Project
+from support.graceful_stop import hold
 from support.waiting import PATIENCE, until
 
 
@@ -27,20 +27,14 @@ class Crawl(Project):
 
         That is the last of so many that the site delivers. Then the second one starts.
         """
-        reached, released = threading.Event(), threading.Event()
-
-        def hold():
-            reached.set()
-            released.wait(PATIENCE)
-
-        self.site.when(deliveries, hold)
+        reached, go_on = hold(self.site, deliveries, 1)
         first = self.join()
         try:
             assert reached.wait(PATIENCE)
             self.join().said("pages known")
             yield first
         finally:
-            released.set()
+            go_on.set()
 
     def kill_one_of_two(self, deliveries):
         """Kill a worker that has a page in flight, while another one works."""

