@@ -32,12 +32,9 @@ class Addon:
 
     Scrapy's commands that only inspect pages, such as ``fetch`` and ``shell``, run without a job
     directory and without this package.
-
-    :param is_inspection_command: whether this is such a command.
     """
 
-    def __init__(self, *, is_inspection_command: bool = False) -> None:
-        self._is_inspection_command = is_inspection_command
+    _is_inspection_command = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -45,7 +42,9 @@ class Addon:
         # Imported only here: every Scrapy command imports this module.
         from scrapy_bloom.crawl.engine import is_inspection_command  # noqa: PLC0415
 
-        return cls(is_inspection_command=is_inspection_command(crawler))
+        self = cls()
+        self._is_inspection_command = is_inspection_command(crawler)
+        return self
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middlewares that see failures.

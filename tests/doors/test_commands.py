@@ -17,6 +17,7 @@ from support.processes import run_line
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.redirects import steps_to
+from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, SharedKey
 from scrapy_bloom.redis.member import SECOND, Entry
@@ -25,7 +26,6 @@ from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
-BLOOM = ("-m", "scrapy", "bloom")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 URLS = [f"http://example.com/{number}" for number in range(20)]
 
@@ -324,7 +324,7 @@ def test_each_of_many_lines_is_answered_or_reported(bloom):
 # Beside a crawl
 
 
-def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
+def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, server):
     crawl = open_job(job)
     os.utime(job / "bloom.sqlite", (0, 0))  # what was committed since is in the log
     shown = fields(bloom("info job")[1])["status"]
@@ -338,6 +338,9 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     assert everything(job) == before
     crawl.close()
     assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly ")
+    with lock_job(job):  # a copy would be crawled as well, and each page fetched twice
+        code, _, (error,) = bloom(f"copy job {server.url}#{next(keys)}")
+    assert (code, "is using this job directory" in error) == (2, True)
 
 
 @pytest.mark.usefixtures("job")

@@ -4,7 +4,6 @@ import itertools
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from redis.connection import Connection
@@ -16,9 +15,7 @@ from support.processes import environment
 from support.waiting import PATIENCE
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.local.job import lock_job
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
 
@@ -52,16 +49,12 @@ def in_database(path, statement):
     database.close()
 
 
-def filled(server, key, number=90, **options):
-    """Make a filter in Redis; return its target."""
-    with RedisFilter.from_url(server.url, key=key, **options) as filter_:
-        filter_.add_many(fingerprints(number))
-    return f"{server.url}#{key}"
-
-
-def changed(server, key, field, value):
-    filled(server, key, 9)
-    server.client().hset(key, field, value)
+def filled(server, key, **fields):
+    """Make a filter in Redis, and set fields of its header."""
+    with RedisFilter.from_url(server.url, key=key) as filter_:
+        filter_.add_many(fingerprints(90))
+    if fields:
+        server.client().hset(key, mapping=fields)
 
 
 LOCAL = {
@@ -77,8 +70,8 @@ LOCAL = {
 SHARED = {
     "nothing": lambda *_: None,
     "text": lambda server, key: server.client().set(key, "x"),
-    "newer": lambda server, key: changed(server, key, "format", 9),
-    "damaged": lambda server, key: changed(server, key, "slices", "0:0:0"),
+    "newer": lambda server, key: filled(server, key, format=9),
+    "damaged": lambda server, key: filled(server, key, slices="0:0:0"),
 }
 
 
@@ -118,13 +111,11 @@ def test_damage_that_a_disk_does_is_found(bloom, work_dir, server):
 def test_a_filter_whose_key_begins_with_another_is_not_deleted_with_it(bloom, server):
     key = next(keys)
     for number in (1, 2):
-        with RedisFilter.from_url(server.url, key=f"{key}:{number}") as filter_:
-            filter_.add_many(fingerprints(90))
+        filled(server, f"{key}:{number}")
     server.client().set(f"{key}:3", "not ours")
     before = everything_in(server)
     assert bloom(f"delete {server.url}#{key} --yes")[0] == 2
-    with RedisFilter.from_url(server.url, key=key) as filter_:
-        filter_.add_many(fingerprints(90))
+    filled(server, key)
     assert bloom(f"delete {server.url}#{key} --yes")[0] == 0
     left = everything_in(server)
     assert left.pop(key.encode())[b"program"] == b"scrapy-bloom"  # the note
@@ -221,11 +212,3 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, work_dir):
         told = "\n".join(bloom(f"info {folder}")[1])
         assert "stopped cleanly" not in told
         assert bloom(f"contains {folder} {URL}x")[0] == 0
-
-
-def test_a_job_in_use_is_not_copied(bloom, work_dir, server):
-    """The crawl goes on with what the copy has as well: pages would be fetched twice."""
-    stored_job(work_dir / "used", fingerprints(9))
-    with lock_job(work_dir / "used"):
-        code, _, (error,) = bloom(f"copy used {server.url}#{next(keys)}")
-    assert (code, "is using this job directory" in error) == (2, True), error
