@@ -12,7 +12,6 @@ from scrapy.settings import Settings as ScrapySettings
 from support.crawling import KEPT, crawl
 from support.sites import Pages
 
-from scrapy_bloom.canonical.rules import Rule
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import OPTIONS, Settings
 from scrapy_bloom.stats import STATS
@@ -35,9 +34,6 @@ SOURCE = [path.read_text() for path in (Path(__file__).parents[2] / "scrapy_bloo
         ("WINDOW", None, None),
         ("REDIS_TIMEOUT", "0.5", 0.5),
         ("ON_BACKEND_ERROR", "Close", "close"),
-        ("CANONICAL_DROP_PARAMS", "sid, x_*", ("sid", "x_*")),
-        ("CANONICAL_KEEP_PARAMS", ["utm_id"], ("utm_id",)),
-        ("CANONICAL_RULES", '{"a.test": {"steps": ["www"]}}', {"a.test": Rule(steps=("www",))}),
     ],
 )
 def test_each_form_of_a_value_is_read(name, written, value):
@@ -67,9 +63,6 @@ def test_each_form_of_a_value_is_read(name, written, value):
         ("ON_BACKEND_ERROR", ["ignore", "allow", "wait"], ""),
         ("EXACT", ["yes", 2], "True or False"),
         ("CANONICAL", ["unusual"], ""),
-        ("CANONICAL_DROP_PARAMS", [1], ""),
-        ("CANONICAL_KEEP_PARAMS", [[""]], ""),
-        ("CANONICAL_RULES", ["www"], ""),
     ],
 )
 def test_a_wrong_value_is_refused_with_name_value_and_what_it_must_be(name, values, said):
