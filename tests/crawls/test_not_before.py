@@ -1,18 +1,21 @@
-"""Crawls in which requests wait for a time, and hosts are left alone."""
+"""Crawls in which requests wait for a time, hosts are left alone, and all workers keep one pace."""
 
 import logging
 import re
 import time
-from itertools import pairwise
+from itertools import count
 
 import pytest
+import scrapy
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import Follower, crawl, settings_at
-from support.sites import Pages
+from support.crawling import Follower, crawl, download, settings_at
+from support.sites import Pages, fan
+from support.spiders import Lambdas
 from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom.crawl.engine import call_later
@@ -31,8 +34,14 @@ EARLY = 0.02
 ENDS = {"CLOSESPIDER_TIMEOUT": 100}
 """Ends a crawl of a test that would hang otherwise."""
 
-ROTATING = "scrapy.pqueues.DownloaderAwarePriorityQueue"
-ONE_ORDER = "scrapy.pqueues.ScrapyPriorityQueue"
+ROTATING = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue"}
+ONE_ORDER = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
+
+NO_JITTER = (
+    {"RANDOMIZE_DOWNLOAD_DELAY": False}
+    if scrapy.version_info < (2, 19)
+    else {"DOWNLOAD_DELAY_JITTER": 0}
+)
 
 
 @pytest.fixture
@@ -57,36 +66,19 @@ def kept(request):
     return settings_at(request.param, request) | ENDS
 
 
-class Site(dict):
-    """Pages that note when they were asked for.
-
-    Attributes:
-        times: for each path, when it was asked for.
-    """
-
-    def __init__(self, **pages):
-        super().__init__()
-        self.times = {}
-        for name, answer in pages.items():
-            self[f"/{name}"] = self.page(answer)
-        self["/"] = self.page([*self])
-
-    def page(self, answer):
-        def visited(path, _cookie):
-            self.times.setdefault(path, []).append(time.monotonic())
-            return answer(self, path) if callable(answer) else answer
-
-        return visited
-
-
 def busy(seconds, times=1):
     """Return a page that asks to be left alone so often, and then has no links."""
+    asked = count()
+    return lambda *_: (503, {"Retry-After": str(seconds)}) if next(asked) < times else []
 
-    def answer(site, path):
-        asked = len(site.times[path]) <= times
-        return (503, {"Retry-After": str(seconds)}) if asked else []
 
-    return answer
+def both(settings, pages):
+    """Crawl with two workers at once."""
+    workers = [crawl(Follower, settings, url=pages.url + "/") for _ in range(2)]
+    return gatherResults([Deferred.fromCoroutine(worker) for worker in workers])
+
+
+# Requests
 
 
 class Delaying(Follower):
@@ -97,65 +89,49 @@ class Delaying(Follower):
         self.delays, self.metas = delays, []
 
     def request(self, response, href):
-        meta = {**response.meta, **self.delays.get(href, {})}
-        return response.follow(href, meta=meta)
+        delay = {"bloom_delay": self.delays[href]} if href in self.delays else {}
+        return response.follow(href, meta={**response.meta, **delay})
 
     def parse(self, response):
         self.metas.append(response.meta)
         yield from super().parse(response)
 
 
-def delays(**seconds):
-    return {f"/{name}": {"bloom_delay": value} for name, value in seconds.items()}
+class DelayedLambdas(Delaying):
+    """Its requests cannot be stored, and nothing but memory knows of one of them."""
 
+    def request(self, response, href):
+        parse = self.parse
+        return super().request(response, href).replace(callback=lambda page: parse(page))  # noqa: PLW0108
 
-# Requests
+    async def start(self):
+        async for request in super().start():
+            yield request
+        wait = {"bloom_delay": 2.0}
+        yield Request(self.url + "d", lambda page: self.parse(page), meta=wait)  # noqa: PLW0108
 
 
 @ensureDeferred
 @pytest.mark.usefixtures("restless")
-async def test_a_request_waits_and_its_children_do_not(kept):
-    site = Site(a=["/c"], b=[], c=[], d=[])
+@pytest.mark.parametrize("spider", [Delaying, DelayedLambdas])
+async def test_a_request_waits_and_its_children_do_not(kept, spider):
     kept["BLOOM_RETRY_AFTER"] = 0  # its middleware would remove the key from the meta
-    with Pages(site) as pages:
-        crawler = await crawl(
-            Delaying, kept, url=pages.url + "/", delays=delays(a="1.2s", b=0, d=2)
-        )
-    (begin,) = site.times["/"]
-    assert site.times["/a"][0] - begin >= 1.2 - EARLY
-    assert site.times["/d"][0] - begin >= 2 - EARLY
+    delays = {"/a": "1.2s", "/b": 0, "/d": 2}
+    leaves = "bcd" if spider is Delaying else "bc"
+    with Pages({**fan("a", *leaves), "/a": ["/c"], "/d": []}) as pages:
+        crawler = await crawl(spider, kept, url=pages.url + "/", delays=delays)
+    (begin,) = pages.times["/"]
+    assert pages.times["/a"][0] - begin >= 1.2 - EARLY
+    assert pages.times["/d"][0] - begin >= 2 - EARLY or spider is DelayedLambdas
     assert pages.hits == dict.fromkeys(["/", "/a", "/b", "/c", "/d"], 1)
     assert not any("bloom_delay" in meta for meta in crawler.spider.metas)
 
 
 @ensureDeferred
-@pytest.mark.usefixtures("restless")
-async def test_a_request_that_cannot_be_stored_waits_too(kept):
-    class DelayedLambdas(Delaying):
-        def request(self, response, href):
-            request = super().request(response, href)
-            return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-        async def start(self):
-            async for request in super().start():
-                yield request
-            wait = {"bloom_delay": 2.0}
-            yield Request(self.url + "begin", lambda page: self.parse(page), meta=wait)  # noqa: PLW0108
-
-    site = Site(a=[], b=[])
-    site["/begin"] = site.page([])
-    with Pages(site) as pages:
-        await crawl(DelayedLambdas, kept, url=pages.url + "/", delays=delays(a=1.2))
-    assert pages.hits.pop("/begin") == 1  # nothing but memory knows of it
-    assert site.times["/a"][0] - site.times["/"][0] >= 1.2 - EARLY
-    assert pages.hits == dict.fromkeys(["/", "/a", "/b"], 1)
-
-
-@ensureDeferred
 async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
-    with Pages(Site(a=[], b=[])) as pages:
-        url, wrong = pages.url + "/", delays(a="soon", b=-1)
-        crawler = await crawl(Delaying, kept, url=url, delays=wrong)
+    with Pages(fan("a", "b")) as pages:
+        wrong = {"/a": "soon", "/b": -1}
+        crawler = await crawl(Delaying, kept, url=pages.url + "/", delays=wrong)
     assert len(crawler.spider.parsed) == 3
     (error,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
     assert "does not wait: meta['bloom_delay'] = 'soon': must be a time" in error
@@ -182,63 +158,17 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
         def enough(self, response):  # noqa: ARG002 - Scrapy's signature
             raise CloseSpider("enough")
 
-    site = Site(a=[])
-    site["/fed"] = site.page([])
-    with Pages(site) as pages:
-        crawler = await crawl(Fed, kept, url=pages.url + "/", delays=delays(a=LONG))
+    with Pages(fan("a") | {"/fed": []}) as pages:
+        crawler = await crawl(Fed, kept, url=pages.url + "/", delays={"/a": LONG})
     assert crawler.stats.get_value("finish_reason") == "enough"
     assert "/a" not in pages.hits
-    lines = [text for text in caplog.messages if text.startswith("Nothing can be fetched before")]
-    assert len(lines) == 1
+    (line,) = (text for text in caplog.messages if text.startswith("Nothing can be fetched before"))
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
-    assert re.fullmatch(rf"Nothing can be fetched before {until}", lines[0])
+    assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
     assert crawler.stats.get_value("bloom/frontier/later") == 1
 
 
 # Hosts
-
-
-class Lambdas(Follower):
-    """Its requests cannot be stored."""
-
-    def request(self, response, href):
-        return response.follow(href, lambda page: self.parse(page))  # noqa: PLW0108
-
-
-@ensureDeferred
-@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
-@pytest.mark.parametrize("spider", [Follower, Lambdas])
-async def test_a_host_that_asks_for_it_is_left_alone(kept, queue, spider, caplog):
-    caplog.set_level("INFO")
-    site = Site(**{f"p{number}": [] for number in range(5)}, busy=busy(2))
-    settings = {**kept, "SCHEDULER_PRIORITY_QUEUE": queue, "CONCURRENT_REQUESTS": 1}
-    with Pages(site) as pages:
-        crawler = await crawl(spider, settings, url=pages.url + "/")
-    first, second = site.times.pop("/busy")
-    assert second - first >= 2 - EARLY
-    others = sorted(moment for times in site.times.values() for moment in times)
-    assert len(others) == 6
-    assert not [moment for moment in others if first < moment < first + 2 - EARLY]
-    assert crawler.stats.get_value("bloom/frontier/holds") == 1
-    assert sum("asks to be left alone" in text for text in caplog.messages) == 1
-
-
-@ensureDeferred
-@pytest.mark.parametrize("spider", [Follower, Lambdas])
-async def test_what_waits_in_the_downloader_goes_back(kept, spider, caplog):
-    caplog.set_level("INFO")
-    site = Site(p0=[], p1=[], busy=busy(3))
-    settings = {**kept, "DOWNLOAD_DELAY": 1}
-    with Pages(site) as pages:
-        await crawl(spider, settings, url=pages.url + "/")
-    first, second = site.times.pop("/busy")
-    assert second - first >= 3 - EARLY
-    others = [moment for times in site.times.values() for moment in times]
-    assert len(others) == 3
-    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
-    # On a busy machine the next one may be sent before the answer is read.
-    held = said - time.time() + time.monotonic()
-    assert not [moment for moment in others if held < moment < first + 3 - EARLY]
 
 
 class HoldsUp:
@@ -255,28 +185,36 @@ class HoldsUp:
         call_later(0, lambda: [each.callback(None) for each in self.held_up])
 
     async def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy 2.13 gives it
-        if "/p" in request.url and not self.released:
+        if not (self.released or request.url.endswith(("/", "busy"))):
             self.held_up.append(Deferred())
             await maybe_deferred_to_future(self.held_up[-1])
 
 
+WAITS_IN = {
+    "queue": {**ROTATING, "CONCURRENT_REQUESTS": 1},
+    "queue in one order": {**ONE_ORDER, "CONCURRENT_REQUESTS": 1},
+    "downloader": {"DOWNLOAD_DELAY": 0.5},
+    "middleware": {"DOWNLOADER_MIDDLEWARES": {HoldsUp: 100}},
+}
+
+
 @ensureDeferred
+@pytest.mark.parametrize("where", WAITS_IN)
 @pytest.mark.parametrize("spider", [Follower, Lambdas])
-async def test_what_a_middleware_holds_up_goes_back(kept, spider):
-    middlewares = {**(kept.get("DOWNLOADER_MIDDLEWARES") or {}), HoldsUp: 100}
-    site = Site(p0=[], p1=[], busy=busy(2))
-    with Pages(site) as pages:
-        await crawl(spider, {**kept, "DOWNLOADER_MIDDLEWARES": middlewares}, url=pages.url + "/")
-    first, second = site.times.pop("/busy")
+async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog):
+    caplog.set_level("INFO")
+    with Pages(fan("first", busy=busy(2), last=[])) as pages:  # one comes before it, in any order
+        crawler = await crawl(spider, kept | WAITS_IN[where], url=pages.url + "/")
+    first, second = pages.times.pop("/busy")
     assert second - first >= 2 - EARLY
-    assert pages.hits == {"/": 1, "/busy": 2, "/p0": 1, "/p1": 1}
-    assert all(site.times[path][0] - first >= 2 - EARLY for path in ("/p0", "/p1"))
-
-
-async def download(engine, request):
-    if hasattr(engine, "download_async"):  # from Scrapy 2.14
-        return await engine.download_async(request)
-    return await maybe_deferred_to_future(engine.download(request))
+    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
+    # On a busy machine the next one may be sent before the answer is read.
+    held = said - time.time() + time.monotonic()
+    others = [moment for times in pages.times.values() for moment in times]
+    assert len(others) == 3
+    assert max(others) > held
+    assert not [moment for moment in others if held < moment < first + 2 - EARLY]
+    assert crawler.stats.get_value("bloom/frontier/holds") == 1
 
 
 @ensureDeferred
@@ -290,41 +228,38 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
                 held = {"request": response.request, "seconds": LONG}
                 self.crawler.signals.send_catch_log(hold_slot, **held)
                 again = response.request.replace(dont_filter=True)
-                await download(self.crawler.engine, response.request)
-                await download(self.crawler.engine, again)
+                await download(self.crawler, response.request)
+                await download(self.crawler, again)
             for href in response.css("a::attr(href)").getall():
                 yield self.request(response, href)
 
-    site = Site(a=[])
-    with Pages(site) as pages:
+    with Pages(fan("a")) as pages:
         crawler = await crawl(Asks, kept, url=pages.url + "/")
     assert pages.hits == {"/": 1, "/a": 3}
     assert crawler.stats.get_value("finish_reason") == "finished"
 
 
 @ensureDeferred
-@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
+@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER], ids=["rotating", "one order"])
 async def test_all_workers_leave_a_host_alone(shared, queue):
-    names = {f"p{number:02}": [] for number in range(40)}
-    site = Site(**names, busy=busy(3))
-    settings = {
-        **shared,
-        "SCHEDULER_PRIORITY_QUEUE": queue,
-        "CONCURRENT_REQUESTS": 1,
-        "DOWNLOAD_DELAY": 0.1,
-    }
-    with Pages(site) as pages:
-        url = pages.url + "/"
-        both = [Deferred.fromCoroutine(crawl(Follower, settings, url=url)) for _ in range(2)]
-        await gatherResults(both)
-    first, _ = site.times.pop("/busy")
-    others = [moment for times in site.times.values() for moment in times]
+    settings = {**shared, **queue, "CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 0.1}
+    with Pages(fan(*range(10, 50), busy=busy(3))) as pages:
+        await both(settings, pages)
+    first, _ = pages.times.pop("/busy")
+    others = [moment for times in pages.times.values() for moment in times]
     assert len([moment for moment in others if first < moment < first + 3]) < 15  # of 30
 
 
+SLOW = {"DOWNLOAD_SLOTS": {"busy": {"delay": LONG}}}
+
+
 @ensureDeferred
-@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER])
-async def test_other_hosts_are_not_held_up(kept, queue):
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [(ROTATING, 20), (ONE_ORDER, 20), (SLOW, 3)],
+    ids=["rotating", "one order", "slow"],
+)
+async def test_other_hosts_are_not_held_up(kept, settings, count):
     class Hosts(Follower):
         free = 0
 
@@ -338,107 +273,57 @@ async def test_other_hosts_are_not_held_up(kept, queue):
             if self.free == 20:
                 raise CloseSpider("enough")
 
-    pages = {f"busy{number}": busy(LONG, 99) for number in range(20)}
-    pages |= {f"free{number}": [] for number in range(20)}
-    with Pages(Site(**pages)) as pages:
-        settings = {**kept, "SCHEDULER_PRIORITY_QUEUE": queue}
-        crawler = await crawl(Hosts, settings, url=pages.url + "/")
+    pages = {f"busy{number}": busy(LONG, 99) for number in range(count)}
+    with Pages(fan(*range(20), **pages)) as pages:
+        crawler = await crawl(Hosts, {**kept, **settings}, url=pages.url + "/")
     assert crawler.stats.get_value("finish_reason") == "enough"
     assert crawler.spider.free == 20
-
-
-@ensureDeferred
-async def test_a_host_that_never_answers_well_does_not_keep_a_crawl_alive(kept):
-    names = {f"p{number}": busy(LONG, 99) for number in range(30)}
-    settings = {**kept, "BLOOM_RETRY_AFTER": 0.4, "RETRY_TIMES": 4}
-    with Pages(Site(**names)) as pages:
-        crawler = await crawl(Follower, settings, url=pages.url + "/")
-    assert crawler.stats.get_value("finish_reason") == "finished"
-    assert crawler.stats.get_value("bloom/frontier/holds") <= 3
-    assert all(hits == 5 for path, hits in pages.hits.items() if path != "/")
 
 
 @ensureDeferred
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
     for module in local, pacing:
         monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
-    with Pages(Site(busy=busy(LONG))) as pages:
-        settings = {**kept, "RETRY_ENABLED": False}
-        crawler = await crawl(Follower, settings, url=pages.url + "/")
+    with Pages(fan(busy=busy(LONG))) as pages:
+        crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/frontier/holds") == 1
 
 
-@ensureDeferred
-async def test_a_page_that_schedules_its_next_visit_has_one_chain(kept):
-    class Watch(Follower):
-        async def start(self):
-            for _ in range(2):  # as after a kill
-                yield Request(self.url, dont_filter=True)
-
-        def parse(self, response):
-            self.parsed.append(response.url)
-            if len(self.parsed) == 6:
-                raise CloseSpider("enough")
-            wait = {"bloom_delay": 1, "bloom_max_age": 0.5}
-            yield response.request.replace(meta=wait, dont_filter=False)
-
-    site = Site()
-    with Pages(site) as pages:
-        await crawl(Watch, kept, url=pages.url + "/")
-    _, *times = site.times["/"]
-    assert len(times) == 5
-    assert all(later - sooner >= 1 - EARLY for sooner, later in pairwise(times))
+# One pace for all workers
 
 
 @ensureDeferred
-async def test_a_callback_may_have_its_host_left_alone(kept):
-    held = []
+async def test_two_workers_keep_one_pace(shared, caplog):
+    caplog.set_level("INFO")
+    with Pages(fan(*range(8))) as pages:
+        crawlers = await both({**shared, **NO_JITTER, "DOWNLOAD_DELAY": 0.4}, pages)
+    assert sum(len(crawler.spider.parsed) for crawler in crawlers) == 9
+    times = sorted(moment for times in pages.times.values() for moment in times)
+    # A slow machine sends the first request late by up to half the delay, and the last one not.
+    assert times[-1] - times[0] >= 7.5 * 0.4
+    assert "DOWNLOAD_DELAY = 0.4 holds for all workers together, for each host." in caplog.text
 
-    class Polite(Follower):
-        def parse(self, response):
-            if response.url.endswith("busy") and not self.parsed.count(response.url):
-                self.parsed.append(response.url)
-                signal = {"request": response.request, "seconds": 2}
-                self.crawler.signals.send_catch_log(hold_slot, **signal)
-                held.append(time.monotonic())
-                again = response.request.replace(dont_filter=True)
-                again.meta["bloom_delay"] = 2
-                yield again
-            else:
-                yield from super().parse(response)
 
-    site = Site(**{f"p{number}": [] for number in range(5)}, busy=[])
-    with Pages(site) as pages:
-        await crawl(Polite, {**kept, "CONCURRENT_REQUESTS": 1}, url=pages.url + "/")
-    first, second = site.times.pop("/busy")
-    assert second - first >= 2 - EARLY
-    others = [moment for times in site.times.values() for moment in times]
-    assert len(others) == 6
-    between = [moment for moment in others if held[0] < moment < held[0] + 2 - EARLY]
-    assert len(between) <= 2  # what was on its way
+class Cached:
+    """A downloader middleware that answers everything itself."""
+
+    def process_request(self, request, spider=None):  # noqa: ARG002
+        links = "".join(f'<a href="/{number}">link</a>' for number in range(30))
+        return HtmlResponse(request.url, body=links.encode(), request=request)
+
+
+class Proxies:
+    """A downloader middleware that sends each request in another download slot."""
+
+    def process_request(self, request, spider=None):  # noqa: ARG002
+        request.meta["download_slot"] = request.url
 
 
 @ensureDeferred
-async def test_a_custom_retry_and_autothrottle_get_along(kept):
-    class Retrying(Follower):
-        """Retries in its callback, and gives all links its meta."""
-
-        handle_httpstatus_list = (503,)
-        metas = ()
-
-        def parse(self, response):
-            self.metas = (*self.metas, response.meta)
-            if response.status == 503:
-                yield response.request.replace(dont_filter=True)
-            else:
-                yield from super().parse(response)
-
-    site = Site(a=busy(1), b=[])
-    settings = {**kept, "RETRY_ENABLED": False, "AUTOTHROTTLE_ENABLED": True}
-    settings |= {"AUTOTHROTTLE_START_DELAY": 0.1, "AUTOTHROTTLE_MAX_DELAY": 0.2}
-    with Pages(site) as pages:
-        crawler = await crawl(Retrying, settings, url=pages.url + "/")
-    assert pages.hits == {"/": 1, "/a": 2, "/b": 1}
-    assert site.times["/a"][1] - site.times["/a"][0] >= 1 - EARLY  # its host is left alone
-    assert not any("bloom_delay" in meta for meta in crawler.spider.metas)
+@pytest.mark.parametrize("middleware", [Cached, Proxies])
+async def test_what_is_not_sent_to_its_host_does_not_wait_for_it(shared, middleware):
+    settings = {"DOWNLOAD_DELAY": LONG, "DOWNLOADER_MIDDLEWARES": {middleware: 10}}
+    with Pages(fan(*range(30))) as pages:
+        crawler = await crawl(Follower, shared | settings, url=pages.url + "/")
+    assert len(crawler.spider.parsed) == 31

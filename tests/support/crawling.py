@@ -5,6 +5,7 @@ import os
 import pytest
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
+from scrapy.utils.defer import maybe_deferred_to_future
 
 from support.processes import environment
 from support.programs import Run
@@ -89,6 +90,13 @@ async def crawl(spider=Follower, settings=None, **arguments):
     crawler = make_crawler(spider, settings)
     await crawler.crawl(**arguments)
     return crawler
+
+
+async def download(crawler, request):
+    """Download a request past the scheduler; return the response."""
+    if hasattr(crawler.engine, "download_async"):  # from Scrapy 2.14
+        return await crawler.engine.download_async(request)
+    return await maybe_deferred_to_future(crawler.engine.download(request))
 
 
 class Project:

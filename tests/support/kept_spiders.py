@@ -9,7 +9,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
-from support.crawling import Follower
+from support.crawling import Follower, download
 
 
 class ItemSpider(Follower):
@@ -56,10 +56,7 @@ class Waiting(ItemSpider):
             yield response.follow(href)
         await asyncio.sleep(0.02)
         if len(links) % 3 == 0:
-            more = Request(response.urljoin("/"), dont_filter=True)
-            engine = self.crawler.engine
-            if hasattr(engine, "download_async"):
-                await engine.download_async(more)
+            await download(self.crawler, Request(response.urljoin("/"), dont_filter=True))
         for href in links[1::2]:
             yield response.follow(href)
         yield {"url": response.url}

@@ -1,8 +1,9 @@
-"""A web site of a few pages, each a function, on loopback."""
+"""A web site of a few pages on loopback."""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -52,9 +53,11 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
         self.answer(self.path)
 
     def answer(self, hit: str) -> None:
+        self.server.site.times[hit].append(time.monotonic())
         self.server.site.hits[hit] += 1
-        page = self.server.site.pages.get(self.path.partition("?")[0])
-        answer = page(self.path, self.headers.get("Cookie")) if page else None
+        answer = self.server.site.pages.get(self.path.partition("?")[0])
+        if callable(answer):
+            answer = answer(self.path, self.headers.get("Cookie"))
         if isinstance(answer, str):
             self.send_response(302)
             self.send_header("Location", answer)
@@ -76,12 +79,14 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
 
 
 class Pages(Served):
-    """Serves `{path: page}`; a page is called with (path, cookie) and returns where it redirects
-    to, or its links, or a status, or that with a dict of headers, or `...` for no answer at all.
+    """Serves `{path: page}`. A page is where it redirects to, or its links, or a status, or that
+    with a dict of headers, or `...` for no answer at all; or what returns one of these when it is
+    called with (path, cookie).
 
     Attributes:
         hits: how often each path (with its query) was asked for, redirects included. The path of a
             POST comes after that word and before its body.
+        times: for each of these, when it was asked for, by ``time.monotonic()``.
     """
 
     handler = _Handler
@@ -89,7 +94,16 @@ class Pages(Served):
     def __init__(self, pages: Any) -> None:
         self.pages = pages
         self.hits: Counter[str] = Counter()
+        self.times: defaultdict[str, list[float]] = defaultdict(list)
 
     @property
     def url(self) -> str:
         return f"http://{self.HOST}:{self.port}"
+
+
+def fan(*leaves: object, **others: Any) -> dict[str, Any]:
+    """Return pages to which the front page leads: leaves without links, and others as given."""
+    pages = {f"/{leaf}": [] for leaf in leaves} | {
+        f"/{name}": page for name, page in others.items()
+    }
+    return {"/": [*pages], **pages}
