@@ -394,12 +394,15 @@ async def test_the_log_says_again_and_again_how_far_a_crawl_is(job, caplog):
 
 # What it refuses
 
+NOWHERE = {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
+
 
 @ensureDeferred
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"DUPEFILTER_CLASS": RFP}, "Remove your DUPEFILTER_CLASS, or your SCHEDULER"),
+        ({"DUPEFILTER_CLASS": RFP, "JOBDIR": None, **NOWHERE}, "with the filter in Redis"),
         (
             {"SCHEDULER_DISK_QUEUE": "queuelib.queue.LifoDiskQueue"},
             "SCHEDULER_DISK_QUEUE = 'queuelib.queue.LifoDiskQueue'",

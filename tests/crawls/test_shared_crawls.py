@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from pytest_twisted import ensureDeferred
-from support.crawling import RFP, crawl
+from support.crawling import KEPT, crawl
 from support.graceful_stop import stop
 from support.in_flight import pages_of, taken_by
 from support.localredis import LocalRedis
@@ -36,7 +36,7 @@ RETRYING = "Retrying."  # ends the one line that says that Redis cannot be used
 
 def shared(site, server, folder, **settings):
     """Return a crawl whose workers share everything."""
-    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
+    ours = KEPT | {"BLOOM_REDIS_URL": server.url}
     return Crawl(site, server, folder, **(ours | {"CONCURRENT_REQUESTS_PER_DOMAIN": 16} | settings))
 
 
@@ -57,18 +57,14 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path):
     assert site.missed == set()
     assert site.repeated == {}
 
-    def total(name):
-        return sum(run.stat(name) for run in workers.runs)
-
+    total = workers.total
     assert total("bloom/not_stored") == total("log_count/ERROR") == 0
-    assert total("bloom/checked") == sum(
-        total(f"bloom/{name}") for name in ("new", "seen", "redirect_exempt")
-    )
+    verdicts = ("bloom/new", "bloom/seen", "bloom/redirect_exempt")
+    assert total("bloom/checked") == sum(map(total, verdicts))
     assert total("scheduler/enqueued") == total("scheduler/dequeued")
     assert queue_is_empty(server)
     # Who waits for the pages of others looks for them, up to twenty times a second.
-    most = site.pages + 20 * total("elapsed_time_seconds")
-    assert total("bloom/redis/round_trips") < most
+    assert total("bloom/redis/round_trips") < site.pages + 20 * total("elapsed_time_seconds")
 
 
 def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
@@ -92,12 +88,6 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
     assert queue_is_empty(server)
 
 
-def ours_in(server, **settings):
-    """Return the settings of a worker in this process."""
-    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_TIMEOUT": 10}
-    return {**ours, "BLOOM_REDIS_URL": server.url, **settings}
-
-
 def warnings(caplog):
     """Return our warnings and errors since the last call."""
     said = [r.getMessage() for r in caplog.records if r.name.startswith("scrapy_bloom")]
@@ -111,7 +101,7 @@ async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
     site, server, caplog, bloom
 ):
     caplog.set_level("WARNING")
-    ours = ours_in(server)
+    ours = {**KEPT, "BLOOM_REDIS_TIMEOUT": 10, "BLOOM_REDIS_URL": server.url}
     await crawl(settings=ours, url=site.url)
     assert warnings(caplog) == []
     await crawl(settings=ours, url=site.url)
@@ -155,8 +145,8 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
 def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(project, site, server):
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")
-    ours = {"SCHEDULER": "scrapy_bloom.Scheduler", "BLOOM_REDIS_URL": server.url}
-    settings = {**ours, "REDIS_URL": server.url, "MAX_IDLE_TIME_BEFORE_CLOSE": 8}
+    settings = {**KEPT, "BLOOM_REDIS_URL": server.url, "REDIS_URL": server.url}
+    settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = 8
     spider = "rules_from_redis"
     server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
     run = project.crawl(site, spider=spider, keep=False, **settings)
@@ -187,56 +177,6 @@ def test_a_frozen_worker_gives_up_its_requests(site, server, tmp_path):
     assert set(site.repeated) <= pages_of(site, had)
     assert workers.runs[1].stat("bloom/frontier/requeued") == len(had)
     assert not any("starts over" in run.log for run in workers.runs)
-    assert queue_is_empty(server)
-
-
-async def refused(caplog, site, settings):
-    """Begin a crawl that is refused; return what is logged."""
-    caplog.clear()
-    delivered = site.delivered
-    await crawl(settings=settings, url=site.url)
-    assert site.delivered == delivered
-    return caplog.text
-
-
-@ensureDeferred
-@pytest.mark.parametrize("before", ["ours", "theirs"])
-@few_pages
-async def test_a_job_with_requests_or_marks_of_its_own_is_refused(
-    tmp_path, site, server, before, caplog
-):
-    chosen = {"JOBDIR": str(tmp_path), "CLOSESPIDER_PAGECOUNT": 10}
-    if before == "ours":
-        chosen["SCHEDULER"] = "scrapy_bloom.Scheduler"
-    else:
-        chosen["DUPEFILTER_CLASS"] = RFP
-    await crawl(settings=chosen, url=site.url)
-    said = await refused(caplog, site, ours_in(server, JOBDIR=str(tmp_path)))
-    assert "They were left as they are" in said
-    assert server.client().keys("*") == []
-
-
-@ensureDeferred
-@few_pages
-async def test_another_filter_is_refused(site, server, caplog):
-    said = await refused(caplog, site, ours_in(server, DUPEFILTER_CLASS=RFP))
-    assert "with the filter in Redis" in said
-
-
-def test_a_request_that_older_code_cannot_read_is_not_lost(site, server, tmp_path, bloom):
-    """It does not know their callback. Others do, or a command brings them back."""
-    with shared(site, server, tmp_path) as workers:
-        workers.join(arguments={"newer": 1})
-        reach(site, 60)
-        workers.join()
-        assert workers.wait() == ["finished"] * 2
-        aside = sum(run.stat("bloom/frontier/failed") for run in workers.runs)
-        assert bool(site.missed) <= bool(aside)
-        code, *_ = bloom(f"queue {server.url}#scrapybot:worker:bloom --retry")
-        assert code == 0
-        workers.join(arguments={"newer": 1})
-        workers.wait()
-    assert site.missed == set()
     assert queue_is_empty(server)
 
 
@@ -278,21 +218,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         assert queue_is_empty(server)
 
 
-def older_rdb(server, site):
-    """Kill the server and start it from a snapshot that it made before."""
-    server.client().save()
-    saved = site.delivered
-    until(lambda: site.delivered > saved + 15)
-    server.kill()
-    server.start()
-
-
-LOSSES = {
-    "flush": lambda server, _: server.client().flushall(),
-    "older RDB": older_rdb,
-}
-
-
+@pytest.mark.parametrize("site", [100], indirect=True)
 @pytest.mark.parametrize(("loss", "order"), [("flush", "Lifo"), ("older RDB", "Fifo")])
 def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
     chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
@@ -303,7 +229,13 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
         for run in workers.runs:
             run.said("Crawl state in Redis", "New crawl, stored in Redis")
         reach(site, site.delivered + 20)
-        LOSSES[loss](server, site)
+        if loss == "flush":
+            server.client().flushall()
+        else:
+            server.client().save()
+            reach(site, site.delivered + 15)
+            server.kill()
+            server.start()
         assert workers.wait() == ["finished"] * 2
         assert site.missed == set()
         assert queue_is_empty(server)

@@ -32,17 +32,21 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 8
 
 
 class Follower(Spider):
-    """Follows every link and lists the pages that it parsed."""
+    """Follows every link and lists the pages that it parsed.
+
+    If it is not `filtered`, its start request is as Scrapy's are.
+    """
 
     name = "follower"
     url = ""
+    filtered = True
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
         self.parsed = []
 
     async def start(self):
-        yield Request(self.url)
+        yield Request(self.url, dont_filter=not self.filtered)
 
     def parse(self, response):
         self.parsed.append(response.url)

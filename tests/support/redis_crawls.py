@@ -48,6 +48,10 @@ class Crawl(Project):
             run.end()
         return [run.reason for run in self.runs]
 
+    def total(self, stat):
+        """Return the sum of a number in the closing dumps of all workers."""
+        return sum(run.stat(stat) for run in self.runs)
+
     def finish(self):
         """Let idle workers end once all have opened the filter; return why they have ended."""
         until(lambda: all("Bloom filter in" in run.log for run in self.runs))

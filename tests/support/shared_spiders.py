@@ -3,10 +3,9 @@
 import json
 from contextlib import suppress
 from hashlib import sha1
-from types import MethodType
 
 import redis
-from scrapy import Request, signals
+from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 from w3lib.url import canonicalize_url
 
@@ -26,18 +25,10 @@ with suppress(ModuleNotFoundError):
 
 
 class Worker(Follower):
-    """Stays idle until somebody sets the key `done` in the Redis that it names.
-
-    With `newer` it has a callback that workers with older code do not know.
-    """
+    """Stays idle until somebody sets the key `done` in the Redis that it names."""
 
     name = "worker"
-    done = newer = ""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        if self.newer:
-            self.parse_anew = MethodType(parse_anew, self)
+    done = ""
 
     @classmethod
     def from_crawler(cls, crawler, *arguments, **keywords):
@@ -45,19 +36,11 @@ class Worker(Follower):
         crawler.signals.connect(spider.stay, signal=signals.spider_idle)
         return spider
 
-    async def start(self):
-        yield Request(self.url, callback=self.parse_anew if self.newer else None)
-
     def stay(self):
         if self.done:
             with redis.Redis.from_url(self.done) as client:
                 if not client.exists("done"):
                     raise DontCloseSpider
-
-
-def parse_anew(self, response):
-    for request in self.parse(response):
-        yield request.replace(callback=self.parse_anew)
 
 
 class TheirFingerprints:

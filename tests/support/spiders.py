@@ -4,8 +4,6 @@ import gc
 import os
 import signal
 
-from scrapy import Request
-
 import scrapy_bloom
 from support.crawling import Follower
 from support.internals import scheduler_of
@@ -30,12 +28,10 @@ class Forking(Follower):
 
 
 class Lambdas(Follower):
-    """Its requests cannot be serialized; its start request is not filtered, as Scrapy's are not."""
+    """Its requests cannot be serialized."""
 
     name = "lambdas"
-
-    async def start(self):
-        yield Request(self.url, dont_filter=True)
+    filtered = False
 
     def request(self, response, href):
         parse = self.parse
@@ -60,9 +56,7 @@ class Walled(Follower):
     """Forgets pages that are a login page; with `WALLED_DIES` it kills itself then."""
 
     name = "walled"
-
-    async def start(self):
-        yield Request(self.url, dont_filter=True)
+    filtered = False
 
     async def parse(self, response):
         self.parsed.append(response.url)
