@@ -13,6 +13,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
+from support.graceful_stop import Stopping
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
@@ -109,6 +110,21 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, ser
 
 
 # What pages lead to
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared, server, key):
+    with LocalSite(pages=120, links=8) as pages:
+        await crawl(Stopping, shared, url=pages.url)
+        assert pages.missed
+        waiting, *others = left(server, key)
+        assert waiting > 0
+        assert others == [0, 0]
+        await crawl(Follower, shared, url=pages.url)
+    assert pages.missed == set()
+    assert pages.repeated == {}
+    assert left(server, key) == (0, 0, 0)
 
 
 @ensureDeferred
