@@ -343,16 +343,15 @@ async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch)
 
 @ensureDeferred
 async def test_a_server_that_has_answered_is_waited_for_at_the_start(
-    own_server, key, caplog, monkeypatch
+    own, own_server, caplog, monkeypatch
 ):
     monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
-    own = Shared(own_server, key)
-    own.client.config_set("min-replicas-to-write", 1)
+    own_server.client().config_set("min-replicas-to-write", 1)
     with LocalSite(pages=5, links=2) as pages:
-        crawling = make_crawler(Follower, own.settings()).crawl(url=pages.url)
+        crawling = make_crawler(Follower, own).crawl(url=pages.url)
         await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
         assert not pages.hits
-        own.client.config_set("min-replicas-to-write", 0)
+        own_server.client().config_set("min-replicas-to-write", 0)
         await crawling
     assert pages.missed == set()
 
