@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import scrapy
-from support.messages import messages
 
 from bench import results
 from bench.claims import CLAIMS
@@ -26,16 +25,6 @@ NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "pyproject.t
 FILES = [*(ROOT / name for name in NAMES), *ROOT.glob(".github/*/bug.yml")]  # not in the sdist
 LINK = re.compile(rf"(?:{SITE}|{SOURCE}|{RAW})[^\s)>\"',`]*")
 MATRIX = json.loads((DOCS / "matrix.json").read_text())
-ENTRIES = re.findall(r"^`(.+)`\n: ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
-
-
-def test_troubleshooting_has_every_warning_and_error_of_a_crawl_and_no_other():
-    used = set()
-    for text, place in messages().items():
-        entry = max(filter(text.startswith, ENTRIES), key=len, default=None)
-        assert entry, f"docs/troubleshooting.md lacks {place}: {text}"
-        used.add(entry)
-    assert sorted(used) == sorted(ENTRIES)
 
 
 def test_the_docs_have_the_tables_of_the_code():

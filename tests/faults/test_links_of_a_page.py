@@ -58,9 +58,13 @@ class World:
             again, self.unpushed = self.unpushed, []
             self.chance.choice(self.workers).crawl(again)
             self.chance.choice(self.workers).step()
-        for worker in self.workers:
-            worker.close()
+        self.close()
         return set(range(PAGES)) - self.fetched
+
+    def close(self):
+        for worker in self.workers:
+            worker.scheduler.close("finished")
+            worker.filter.close("finished")
 
     def start(self):
         next(worker for worker in self.workers if not worker.busy).crawl([0])
@@ -84,13 +88,12 @@ class World:
         self.start()
 
     def back(self):
-        if not self.shots:
-            return
-        kept, fetched = self.chance.choice(self.shots)
-        self.client.flushall()
-        for name, value in kept.items():
-            self.client.restore(name, 0, value)
-        self.fetched = set(fetched)
+        if self.shots:
+            kept, fetched = self.chance.choice(self.shots)
+            self.client.flushall()
+            for name, value in kept.items():
+                self.client.restore(name, 0, value)
+            self.fetched = set(fetched)
 
     def outage(self):
         self.failing = self.chance.randrange(2, 25)
@@ -164,10 +167,6 @@ class Worker:
             raise BackendError("lost", temporary=True)
         return answer
 
-    def close(self):
-        self.scheduler.close("finished")
-        self.filter.close("finished")
-
 
 SETS = {
     "flushes": {"flush": 1, "others": 5},
@@ -215,8 +214,7 @@ def test_a_kill_while_links_are_enqueued_costs_one_of_them(server, monkeypatch):
         killed.crawl(range(20))
     other.crawl(range(20))
     assert server.client().llen("worker:requests") == 19
-    for each in world.workers:
-        each.close()
+    world.close()
 
 
 def test_what_waits_is_enqueued_before_the_scheduler_closes_and_duplicates_are_reported(server):
@@ -227,7 +225,6 @@ def test_what_waits_is_enqueued_before_the_scheduler_closes_and_duplicates_are_r
     )
     assert all(map(worker.offer, (0, 1, 2, 1)))
     assert not dropped  # their turn is not over
-    for each in world.workers:
-        each.close()
+    world.close()
     assert dropped == ["http://localhost/0", "http://localhost/1"]
     assert server.client().llen("worker:requests") == 3

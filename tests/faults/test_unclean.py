@@ -34,15 +34,11 @@ def job(tmp_path):
     return folder
 
 
-def crawl_refused(job):
-    """Start a crawl, let another process come between, and see that the crawl is refused."""
+def dupefilter_of(job):
+    """Return the filter of a crawl whose spider is still to be opened."""
     crawler = get_crawler(settings_dict={"JOBDIR": str(job)})
     crawler.spidercls.name = SPIDER
-    dupefilter = BloomDupeFilter.from_crawler(crawler)
-    yield
-    with pytest.raises(CloseSpider):
-        dupefilter.open()
-    yield
+    return BloomDupeFilter.from_crawler(crawler)
 
 
 # Clean stops
@@ -104,8 +100,11 @@ def test_a_job_that_cannot_be_moved_away_refuses_the_crawl(job):
     kill(job)
     (job / "unclean").write_bytes(b"")
     before = contents(job)
-    for _ in crawl_refused(job):
-        assert contents(job) == before
+    dupefilter = dupefilter_of(job)
+    assert contents(job) == before
+    with pytest.raises(CloseSpider):
+        dupefilter.open()
+    assert contents(job) == before
 
 
 # What is not touched
@@ -129,11 +128,11 @@ def test_a_job_that_runs_is_not_touched_and_a_crawl_that_came_then_does_not_star
     with pytest.raises(JobInUseError):
         set_aside_if_unclean(job, SPIDER)
     assert contents(job) == before
-    crawl = crawl_refused(job)
-    next(crawl)
+    dupefilter = dupefilter_of(job)
     assert run.close()
     before = contents(job)
-    next(crawl)
+    with pytest.raises(CloseSpider):
+        dupefilter.open()
     assert contents(job) == before
 
 

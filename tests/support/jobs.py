@@ -25,14 +25,14 @@ def identity_of(spider=SPIDER):
     return Identity(spider, made.wrapped, made.rules.record())
 
 
-def open_job(folder, *, spider=SPIDER, requests=False, digests=True, **settings):
+def open_job(folder, *, spider=SPIDER, requests=False, **settings):
     """Open a job as a crawl does.
 
     :param requests: whether it is one of `scrapy_bloom.Scheduler`.
     """
     job = Job(folder, identity_of(spider), REQUESTS if requests else FILTER)
     with job.opening():
-        job.open(Settings(settings), digests=digests)
+        job.open(Settings(settings), digests=True)
         job.begin()
     return job
 

@@ -29,31 +29,22 @@ class LocalCluster:
 
     def __enter__(self):
         with ExitStack() as stack:
-            for node in self.nodes:
-                stack.enter_context(node)
+            clients = [stack.enter_context(node).client() for node in self.nodes]
             first = self.nodes[0]
-            for number, node in enumerate(self.nodes):
-                client = node.client()
-                if number < 3:
-                    bounds = (number * _SLOTS // 3, (number + 1) * _SLOTS // 3)
-                    client.execute_command("CLUSTER", "ADDSLOTS", *range(*bounds))
+            for number, client in enumerate(clients[:3]):
+                slots = range(number * _SLOTS // 3, (number + 1) * _SLOTS // 3)
+                client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+            for client in clients:
                 client.execute_command("CLUSTER", "MEET", first.HOST, first.port)
-            for node in self.nodes:
-                until(lambda node=node: self._ready(node.client()))
-            if len(self.nodes) > 3:
-                replica = self.nodes[3].client()
-                third = self.name(self.nodes[2])
-                until(lambda: _succeeds(replica, "CLUSTER", "REPLICATE", third))
-                until(lambda: replica.info("replication").get("master_link_status") == "up")
+            for client in clients:
+                until(lambda client=client: self._ready(client))
+            for replica in clients[3:]:
+                _replicate(replica, clients[2])
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc_info):
         self._stack.close()
-
-    def name(self, node):
-        """Return the name by which the cluster knows a node."""
-        return node.client().execute_command("CLUSTER", "MYID").decode()
 
     def _ready(self, client):
         info = client.execute_command("CLUSTER", "INFO")
@@ -61,9 +52,14 @@ class LocalCluster:
         return b"cluster_state:ok" in info and known in info
 
 
-def _succeeds(client, *command):
-    try:
-        client.execute_command(*command)
-    except redis.ResponseError:  # it does not know the other node yet
-        return False
-    return True
+def _replicate(replica, primary):
+    name = primary.execute_command("CLUSTER", "MYID")
+
+    def accepted():
+        try:
+            return replica.execute_command("CLUSTER", "REPLICATE", name)
+        except redis.ResponseError:  # it does not know the other node yet
+            return False
+
+    until(accepted)
+    until(lambda: replica.info("replication").get("master_link_status") == "up")

@@ -67,19 +67,15 @@ class LocalRedis:
         """Return a client that tries everything once."""
         return redis.Redis(self.HOST, self.port, retry=Retry(NoBackoff(), 0), **options)  # type: ignore[arg-type]
 
-    def start(self, *arguments: str) -> None:
-        """Start the server, also after `kill`, and wait until it listens.
-
-        Args:
-            *arguments: more of its command line, for this start.
-        """
+    def start(self) -> None:
+        """Start the server, also after `kill`, and wait until it listens."""
         command = [self._executable, "--port", str(self.port), "--bind", self.HOST]
         command += ["--dir", self._folder.name, "--save", ""]
         # A replica waits 5 s for others otherwise.
         command += ["--repl-diskless-sync-delay", "0"]
         if self._persist:
             command += ["--appendonly", "yes", "--appendfsync", "always"]
-        command += [*self._arguments, *arguments]
+        command += self._arguments
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = monotonic() + PATIENCE
         while True:

@@ -1,16 +1,17 @@
-"""Every warning and error that a crawl can log, read out of the source of the package.
+"""Every warning and error that a crawl can log, as the source of the package has it, is explained.
 
 What a command prints, and what refuses a value of a setting, says by itself what must be.
 """
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import scrapy_bloom
 from scrapy_bloom import errors
 
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+ENTRIES = re.findall(r"^`(.+)`\n: ", PAGE.read_text(), re.MULTILINE)
 SAYING = {
     **{name: 0 for name, kind in vars(errors).items() if isinstance(kind, type)},
     **dict.fromkeys(("warning", "error", "exception", "critical", "warn", "NotConfigured"), 0),
@@ -25,7 +26,16 @@ HOLE = "…"
 _FORMAT = re.compile(r"%(\(\w+\))?\d*(\.\d+)?[a-z]|%%")
 
 
-def messages() -> dict[str, str]:
+def test_troubleshooting_has_every_warning_and_error_of_a_crawl_and_no_other():
+    used = set()
+    for text, place in messages().items():
+        entry = max(filter(text.startswith, ENTRIES), key=len, default=None)
+        assert entry, f"docs/troubleshooting.md lacks {place}: {text}"
+        used.add(entry)
+    assert sorted(used) == sorted(ENTRIES)
+
+
+def messages():
     """Return each message, with … for what it fills in, and where it stands."""
     root = Path(scrapy_bloom.__file__).parent
     found = {}
@@ -40,7 +50,7 @@ def messages() -> dict[str, str]:
     return found
 
 
-def _said(node: ast.AST) -> Iterator[ast.expr]:
+def _said(node):
     """Yield what a call writes, or a function returns, if that is a message."""
     if isinstance(node, ast.FunctionDef) and node.name in SPEAKERS:
         for part in ast.walk(node):
@@ -58,7 +68,7 @@ def _said(node: ast.AST) -> Iterator[ast.expr]:
             yield node.args[place]
 
 
-def _texts(written: ast.expr) -> Iterator[str]:
+def _texts(written):
     if isinstance(written, ast.Constant) and isinstance(written.value, str):
         yield _FORMAT.sub(HOLE, written.value)
     elif isinstance(written, ast.JoinedStr):
