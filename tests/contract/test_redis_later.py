@@ -144,17 +144,6 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     assert not worker.exchange(9).taken
 
 
-def test_what_is_given_back_after_a_hold_waits_for_its_end(join):
-    worker = join(Pace(40.0, 0.0))
-    worker.offer("a1", "a2", slot="a")
-    (first,) = worker.exchange(9).taken
-    hold(worker, b"a", 30)
-    worker.queue.give_back_turn(first)
-    worker.queue.release(first, "done")
-    worker.exchange()
-    assert not worker.exchange(9).taken
-
-
 def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
     worker = join()
     hold(worker, b"a", 60)

@@ -45,19 +45,6 @@ def test_requests_of_a_leaving_worker_go_back_to_their_places(server, join, key)
 # Marks and requests
 
 
-def test_seen_means_queued_and_what_is_not_filtered_is_queued_each_time(server, join, key):
-    one, two = join(), join()
-    one.offer("a", "b", "a")
-    assert one.say() == ["a", "b"]
-    two.offer("b", "c")
-    assert two.say() == ["c"]
-    two.offer("a", "a", filtered=False)
-    two.say()
-    assert left(server, key) == (5, 0, 0)
-    assert one.queue.knows(mark_of("a"))
-    assert not two.queue.knows(mark_of("a"))
-
-
 def test_batches_larger_than_the_filter_are_taken_whole(join):
     worker = join(capacity=50)
     worker.offer(*range(2000))
@@ -135,21 +122,13 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     assert not two.queue.is_over()
 
 
-def test_an_exchange_carries_1_mb_of_requests_or_one_that_is_larger(join):
-    worker, sizes = join(), [300_000] * 4 + [2_000_000] + [300_000] * 3
-    for number, size in enumerate(sizes):
-        worker.queue.offer(Entry("f", mark_of(number), bytes(size), -number, source=number))
+def test_a_request_larger_than_1_mb_is_sent_and_taken_alone(join):
+    worker = join()
+    for number, size in enumerate((1, 2_000_000, 2)):
+        worker.queue.offer(Entry("p", None, bytes(size), -number))
     worker.say()
-
-    def take():
-        return [len(taken.body) for taken in worker.exchange(9).taken]
-
-    assert [take() for _ in range(4)] == [[300_000] * 3, [300_000], [2_000_000], [300_000] * 3]
-    for body in (b"1", b"2", bytes(500_000)):
-        worker.queue.offer(Entry("p", None, body))
-    worker.say()
-    worker.queue.offer(Entry("p", None, bytes(900_000), -1))  # these go to and fro in one exchange
-    assert [take(), take()] == [[1, 1], [500_000]]
+    taken = [[len(each.body) for each in worker.exchange(9).taken] for _ in "abc"]
+    assert taken == [[1], [2_000_000], [2]]
 
 
 def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key):

@@ -8,7 +8,6 @@ from operator import attrgetter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.internals import clock_of_redis
 from support.lease_times import all_are_well, shift_leases
 from support.queues import left
 
@@ -55,24 +54,6 @@ def test_a_slot_is_served_by_time_and_its_requests_by_priority(join):
     assert sorted(names(taken[:2])) == ["a0", "b1"]
     assert names(taken[2:]) == ["a1", "a2"]
     assert taken[3].start - taken[2].start == pytest.approx(1.0, abs=1e-3)
-
-
-@pytest.mark.usefixtures("far")
-def test_workers_share_the_pace_of_a_slot(join):
-    one, two = join(SECOND), join(SECOND)
-    one.offer(*range(8), slot="a")
-    one.say()
-    taken = [each for _ in range(4) for worker in (one, two) for each in worker.exchange(1).taken]
-    assert len(taken) == 8
-    assert all(gap == pytest.approx(1.0, abs=CLOCKS) for gap in gaps(taken))
-
-
-def test_no_more_is_taken_than_what_is_due_soon(join):
-    worker = join(Pace(0.75 * keys.AHEAD, 0.0))
-    worker.offer(*range(5), slot="a")
-    exchange = worker.exchange(5)
-    assert len(exchange.taken) == 2  # one now, and one within the time ahead
-    assert 0 < exchange.next_turn <= keys.AHEAD
 
 
 def test_slots_without_a_delay_are_served_in_turn(join):
@@ -233,17 +214,6 @@ def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_s
     for _ in range(5):
         worker.exchange()
     assert len(turns_of(server, key)) == 1200
-
-
-def test_a_clock_that_goes_back_does_not_stop_a_slot(server, join):
-    with clock_of_redis(server.client(), 10_000.0) as set_clock:
-        worker = join(SECOND)
-        worker.offer("a", "b", slot="a")
-        worker.exchange(1)
-        set_clock(10_000.0 - 3600)
-        worker.exchange()
-        set_clock(10_000.0 - 3600 + 1)
-        assert worker.take(1) == ["b"]
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
