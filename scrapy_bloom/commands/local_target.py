@@ -189,9 +189,7 @@ class LocalTarget:
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        notes = owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
-        for key, value in notes.items():
-            store.set_meta(key, value)
+        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
         return store
 
     def _remove(self) -> None:

@@ -102,7 +102,7 @@ class LocalFrontier:
             self._later = Later(job.store, self._queues, engine, memory)
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
-        self._rest_logged = self._waited = False
+        self._rest_logged = False
         session.filter = job.store
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] == "machine"
@@ -341,15 +341,13 @@ class LocalFrontier:
             return
         began = perf_counter()
         self._note_state()
-        self._store.set_meta(IN_FLIGHT, self._store.in_flight)
+        self._store.meta[IN_FLIGHT] = self._store.in_flight
         self._store.commit(sync=self._sync)
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
         self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
-        self._waited = self._waited or bool(len(self._later))
-        if self._waited:
-            self._report.set(stats.LATER, len(self._later))
+        self._report.set_if_used(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
 
     def _note_state(self) -> None:
@@ -367,7 +365,7 @@ class LocalFrontier:
                 error,
             )
             return
-        self._store.set_meta(STATE, pickled)
+        self._store.meta[STATE] = pickled
 
     def _break(self, error: Exception) -> None:
         """Stop writing: the contents of the file cannot be trusted."""

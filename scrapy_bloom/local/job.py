@@ -168,9 +168,7 @@ class Job:
         store, plain = self.store, self.kind != REQUESTS
         with file.refusing(self.path):
             state = b"" if plain else self._read_state()
-            for key, value in owner_notes(self.identity, self.kind).items():
-                store.set_meta(key, value)
-            store.set_meta(PID, os.getpid())
+            store.meta |= {**owner_notes(self.identity, self.kind), PID: os.getpid()}
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:
@@ -194,7 +192,7 @@ class Job:
             state = _MARK
         if state.endswith(_MARK):
             state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
-        self.store.set_meta(STATE, state)
+        self.store.meta[STATE] = state
         return state
 
     def is_finished(self, *, waiting: bool) -> bool:
@@ -218,7 +216,7 @@ class Job:
         """
         try:
             if self.kind != REQUESTS:
-                self.store.set_meta(DIGEST, digest(self.folder))
+                self.store.meta[DIGEST] = digest(self.folder)
             self.store.close()
         except (sqlite3.Error, OSError) as error:
             resumes = "resumes from the last commit. No page is lost, but some are fetched again"

@@ -143,7 +143,7 @@ class Later:
         self._holds.hold(slot, now + seconds)
         ends = {name: until - now for name, until in self._holds.items()}
         dates = {name: (time.time() + left, left) for name, left in ends.items()}
-        self._store.set_meta(_HOLDS, json.dumps(dates))
+        self._store.meta[_HOLDS] = json.dumps(dates)
 
     @property
     def held(self) -> list[str]:

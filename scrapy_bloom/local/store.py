@@ -10,13 +10,12 @@ Usage, in one thread, under a lock that keeps other processes out::
 
     store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
     store.clean                    # whether the last run closed the file; true of a new file
-    store.meta["kind"]             # notes of earlier runs, read-only
+    store.meta["kind"]             # notes; what is changed here is written by the next commit
     store.add(fingerprint)         # was it seen? `filter.add`, and the exact list if there is one
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
     store.read(queue, newest=True)     # waiting rows, to be taken with `take`
     store.take(row), store.done(row)
-    store.set_meta("spider.state", data)
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -102,7 +101,7 @@ class Store:
         filter: the filter. Marks made with :meth:`add` are written by the next commit.
         marks: what is stored of it.
         log: SQLite's, beside the file.
-        meta: notes; changed by :meth:`set_meta` only.
+        meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
     """
@@ -266,15 +265,15 @@ class Store:
 
     # Commits
 
-    def set_meta(self, key: str, value: Value) -> None:
-        """Store a note with the next commit."""
-        if self.meta.get(key) != value:
-            self._notes[key] = self.meta[key] = value
-
     @property
     def dirty(self) -> bool:
         """Whether there is something to commit."""
-        return bool(self._touched or self._notes or self.marks.changed)
+        return bool(self._touched or self.marks.changed or self._new_notes())
+
+    def _new_notes(self) -> dict[str, Value]:
+        """Return the notes that have changed since the last commit."""
+        stored = self._stored_meta
+        return {key: value for key, value in self.meta.items() if stored.get(key) != value}
 
     def commit(self, *, sync: bool = False) -> None:
         """Write all changes. After an error nothing is written, and no change is lost.
@@ -321,10 +320,10 @@ class Store:
 
     def _read(self, database: sqlite3.Connection) -> None:
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
+        self._stored_meta = dict(self.meta)
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
-        self._notes: dict[str, Value] = {}
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
@@ -345,15 +344,14 @@ class Store:
         meta, journal = self.meta, 0
         if "secret" not in meta and not self._commits:
             filter_ = fresh or LocalFilter()
-            self.set_meta("exact", int(exact))
+            meta["exact"] = int(exact)
         else:
             filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
             window, filter_.changes = filter_.window, Changes()
             journal = read_filter(filter_, database, meta)
             if fresh is not None:
                 _check_settings(self.path, meta, window, exact=exact)
-        for key, value in notes_of(filter_).items():
-            self.set_meta(key, value)
+        meta.update(notes_of(filter_))
         return filter_, journal
 
     # Writing
@@ -370,7 +368,7 @@ class Store:
         database.execute("BEGIN IMMEDIATE")
         try:
             self._write_requests()
-            file.put(database, "meta", self._notes.items())
+            file.put(database, "meta", self._new_notes().items())
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             file.put(database, "counters", [(1, *counters)])
             keep_marks = self.marks.write()
@@ -407,7 +405,7 @@ class Store:
                 self._free.append(number)
         self._touched.clear()
         self._gone.clear()
-        self._notes.clear()
+        self._stored_meta = dict(self.meta)
 
 
 def _span(window: float | None) -> str | None:

@@ -89,8 +89,7 @@ def take_over(
             if job.previous != FILTER:  # else they predate the filter
                 _add_marks(store, folder / SCRAPYS_MARKS)
             _add_requests(store, _read_requests(folder, plain, start))
-            for key, value in owner_notes(job.identity, REQUESTS).items():
-                store.set_meta(key, value)
+            store.meta.update(owner_notes(job.identity, REQUESTS))
             requests, marks = len(store), store.filter.items
         (beside / NAME).replace(job.path)
         (folder / SCRAPYS_MARKS).unlink(missing_ok=True)  # first: marks alone would suppress pages

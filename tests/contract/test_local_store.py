@@ -139,7 +139,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("kl"), value=st.sampled_from([1, "text", b"bytes", 0.5]))
     def note(self, key, value):
-        self.store.set_meta(key, value)
+        self.store.meta[key] = value
         self.model.notes[key] = value
 
     @rule(seconds=st.sampled_from([1, 99, 101, 450, 1000]))
@@ -405,7 +405,7 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     queue = store.queue("0", None)
     store.add(PAGES[0])
     row = store.push(queue, b"body")
-    store.set_meta("spider", "tree")
+    store.meta["spider"] = "tree"
     store.commit()
     store.add(PAGES[1])
     killed = copied(path, tmp_path / "killed")  # the log, and no index of it

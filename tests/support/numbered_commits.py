@@ -54,7 +54,7 @@ class Commits:
         if number > _WAITING:
             for row, _ in [*islice(self.store.read(self.queue, newest=False), PER_COMMIT)]:
                 self.store.done(row)
-        self.store.set_meta("number", number)
+        self.store.meta["number"] = number
         self.store.commit()
         self.number = number
 
