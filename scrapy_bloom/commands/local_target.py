@@ -144,12 +144,12 @@ class LocalTarget:
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store.seen for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.forget_many, store.add
+                forget, add = store.seen.forget_many, store.seen.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield identity_in(store), change
                 if store.clean:

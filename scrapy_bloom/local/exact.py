@@ -25,8 +25,8 @@ each."""
 _ENTRY_BYTES: Final = 16
 
 
-class ExactList:
-    """All fingerprints of a filter, new ones in memory until a pass writes them.
+class ExactFilter:
+    """A filter, and a list of all its fingerprints, new ones in memory until a pass writes them.
 
     In memory they are in buckets by their first byte: each is sorted and written at once, so that a
     page of the table is written once for all its new entries.
@@ -38,20 +38,41 @@ class ExactList:
     def __init__(self, filter_: LocalFilter, database: sqlite3.Connection) -> None:
         self._filter, self._database = filter_, database
         self._unlisted: defaultdict[bytes, dict[bytes, int]] = defaultdict(dict)
+        for id_, fingerprints in file.journal(database):  # no pass has written these yet
+            for fingerprint in fingerprints:
+                self._list(id_, fingerprint)
 
-    def add(self, id_: int, fingerprint: bytes) -> None:
+    def add(self, fingerprint: bytes) -> bool:
+        """Add a fingerprint; return whether it was there before."""
+        seen = self._filter.add(fingerprint)
+        if seen and not self._is_listed(fingerprint):
+            self._filter.add_to_newest(fingerprint)
+            seen = False
+        if not seen:
+            self._list(self._filter.slices[-1].id, fingerprint)
+        return seen
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let it through in the last `max_age` seconds; if not, add it."""
+        seen = self._filter.add_aged(fingerprint, max_age)
+        if not seen:
+            self._list(self._filter.slices[-1].id, fingerprint)
+        return seen
+
+    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Make fingerprints eligible again; return for each whether it was there."""
+        return self._filter.forget_many(fingerprints)
+
+    def __contains__(self, fingerprint: bytes) -> bool:
+        """Return whether a fingerprint was added. Changes nothing."""
+        return fingerprint in self._filter and self._is_listed(fingerprint)
+
+    def _list(self, id_: int, fingerprint: bytes) -> None:
         """List a fingerprint, under the number of its slice if that expires."""
         entry = self._entry(fingerprint)
         self._unlisted[entry[:1]][entry] = id_ if self._filter.window else 0
 
-    def read_journal(self) -> None:
-        """List the fingerprints that no pass has written yet."""
-        for id_, fingerprints in file.journal(self._database):
-            for fingerprint in fingerprints:
-                self.add(id_, fingerprint)
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint is listed."""
+    def _is_listed(self, fingerprint: bytes) -> bool:
         entry = self._entry(fingerprint)
         if entry in self._unlisted.get(entry[:1], ()):
             return True

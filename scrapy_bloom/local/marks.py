@@ -18,7 +18,7 @@ from scrapy_bloom import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes, Slice
 from scrapy_bloom.filter.stored import slice_rows
-from scrapy_bloom.local.exact import MOST_UNLISTED, ExactList
+from scrapy_bloom.local.exact import MOST_UNLISTED, ExactFilter
 
 LEAST_JOURNAL: Final = 200_000
 """A pass begins when the journal has more marks than this, and than 1 / :data:`JOURNAL_SHARE` of
@@ -73,7 +73,7 @@ class Marks:
         database: sqlite3.Connection,
         *,
         journal: int,
-        exact: ExactList | None,
+        exact: ExactFilter | None,
     ) -> None:
         self._filter, self._database, self._exact = filter_, database, exact
         self.journal = journal

@@ -67,7 +67,7 @@ class PlainFilter:
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
-            self._job, self._filter, session.filter = job, job.store.filter, job.store
+            self._job, self._filter, session.filter = job, job.store.filter, job.store.seen
             self._report_opened(job, unclean=unclean)
         crawler.signals.connect(session.forget, signal=forget_page)
 

@@ -11,7 +11,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
     store.clean                    # whether the last run closed the file; true of a new file
     store.meta["kind"]             # notes; what is changed here is written by the next commit
-    store.add(fingerprint)         # was it seen? `filter.add`, and the exact list if there is one
+    store.seen.add(fingerprint)    # was it seen? by the filter, and the exact list if there is one
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
     store.read(queue, newest=True)     # waiting rows, to be taken with `take`
@@ -25,7 +25,7 @@ Nothing is written before the first commit, which also records that a run has be
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -38,7 +38,7 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.exact import ExactList
+from scrapy_bloom.local.exact import ExactFilter
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.values import write_span
@@ -98,7 +98,9 @@ class Store:
 
     Attributes:
         path: as given.
-        filter: the filter. Marks made with :meth:`add` are written by the next commit.
+        filter: the filter.
+        seen: what decides whether a fingerprint was seen: the filter, or it and the exact list.
+            Marks made with it are written by the next commit.
         marks: what is stored of it.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
@@ -128,45 +130,15 @@ class Store:
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self._exact: ExactList | None = None
+            self.seen: LocalFilter | ExactFilter = self.filter
+            exact_filter = None
             if self.meta.get("exact"):
-                self._exact = ExactList(self.filter, self._database)
-                self._exact.read_journal()
-            self.marks = Marks(self.filter, self._database, journal=journal, exact=self._exact)
+                self.seen = exact_filter = ExactFilter(self.filter, self._database)
+            self.marks = Marks(self.filter, self._database, journal=journal, exact=exact_filter)
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
         return self._size
-
-    # Marks
-
-    def add(self, fingerprint: bytes) -> bool:
-        """Mark a fingerprint; return whether it was marked before."""
-        seen = self.filter.add(fingerprint)
-        if self._exact is not None:
-            if seen and fingerprint not in self._exact:
-                self.filter.add_to_newest(fingerprint)
-                seen = False
-            if not seen:
-                self._exact.add(self.filter.slices[-1].id, fingerprint)
-        return seen
-
-    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether this let it through in the last `max_age` seconds; if not, mark it."""
-        seen = self.filter.add_aged(fingerprint, max_age)
-        if self._exact is not None and not seen:
-            self._exact.add(self.filter.slices[-1].id, fingerprint)
-        return seen
-
-    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Make fingerprints eligible again; return for each whether it was there."""
-        return self.filter.forget_many(fingerprints)
-
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint was marked. Changes nothing."""
-        if fingerprint not in self.filter:
-            return False
-        return self._exact is None or fingerprint in self._exact
 
     # Requests
 

@@ -73,19 +73,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(page=st.sampled_from(PAGES))
     def mark(self, page):
-        self.judge(page, seen := self.store.add(page))
+        self.judge(page, seen := self.store.seen.add(page))
         if not seen:
             self.model.marked[page] = self.clock.now
 
     @rule(size=st.sampled_from([1, 10, 100]))
     def burst(self, size):
         for page in fingerprints(size, f"fresh {next(self.fresh)}"):
-            assert not self.store.add(page)
+            assert not self.store.seen.add(page)
             self.model.marked[page] = self.clock.now
 
     @rule(page=st.sampled_from(PAGES), age=st.sampled_from([10, 300]))
     def mark_aged(self, page, age):
-        seen = self.store.add_aged(page, age)
+        seen = self.store.seen.add_aged(page, age)
         young = self.clock.now - self.model.ages.get(page, 0) < age
         assert seen is (young and page in self.model.marked)
         if not seen:
@@ -206,14 +206,14 @@ class StoreMachine(RuleBasedStateMachine):
         for key in "kl":
             assert self.store.meta.get(key) == self.model.notes.get(key)
         for page in PAGES:
-            self.judge(page, page in self.store)
+            self.judge(page, page in self.store.seen)
         now = self.clock.now
         live = [
             page
             for page, when in self.model.marked.items()
             if not self.WINDOW or now - when < WINDOW
         ]
-        assert all(one in self.store for one in live)
+        assert all(one in self.store.seen for one in live)
 
     def judge(self, page, seen):
         when = self.model.marked.get(page)
@@ -365,12 +365,12 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     hasty(monkeypatch.setattr)
     store = Store(path, LocalFilter(20_000))
     for page in fingerprints(100):
-        store.add(page)
+        store.seen.add(page)
     store.close()
     store = Store(path)
-    store.add_aged(PAGES[0], 60)
+    store.seen.add_aged(PAGES[0], 60)
     store.filter.forget(PAGES[0])
-    store.add_aged(PAGES[1], 60)
+    store.seen.add_aged(PAGES[1], 60)
     store.push(store.queue("0", None), b"body")
     store.close()
     with sqlite3.connect(path) as database:
@@ -387,7 +387,7 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
 
 def test_a_log_without_its_file_is_refused(path):
     store = Store(path)
-    store.add(PAGES[0])
+    store.seen.add(PAGES[0])
     store.commit()
     path.unlink()
     log = log_of(path).read_bytes()
@@ -403,11 +403,11 @@ def test_a_log_without_its_file_is_refused(path):
 def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_path):
     store = Store(path, LocalFilter(500, 1e-4, window=3600))
     queue = store.queue("0", None)
-    store.add(PAGES[0])
+    store.seen.add(PAGES[0])
     row = store.push(queue, b"body")
     store.meta["spider"] = "tree"
     store.commit()
-    store.add(PAGES[1])
+    store.seen.add(PAGES[1])
     killed = copied(path, tmp_path / "killed")  # the log, and no index of it
     for where in (path, killed):
         before = where.read_bytes(), log_of(where).read_bytes()
@@ -458,7 +458,7 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store = Store(path, LocalFilter(100_000))
     known = fingerprints(20_000)
     for page in known:
-        store.add(page)
+        store.seen.add(page)
     store.filter.forget_many(known[:-1])
     store.commit()
     before = database_of(store).total_changes
@@ -506,11 +506,11 @@ def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path):
     store.commit()
     store.marks.collect_few()
     for page in pages:
-        store.add(page)
+        store.seen.add(page)
     assert marks_in_memory(store) <= marks.SMALL_JOURNAL
     store.close()
     store = Store(path, LocalFilter())
     assert store.clean
-    assert all(page in store for page in pages)
+    assert all(page in store.seen for page in pages)
     assert store.filter.items == 30_000
     store.close()
