@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SpiderError = Callable[["Failure", Request], object]
-"""Called with the failure of a callback or errback, and its request."""
-
-
 _SHELL_SETTINGS: Final = ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
 """What ``scrapy shell`` sets, unless the project has set it."""
 
@@ -151,14 +147,14 @@ class Engine:
 
         setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
-    def watch(self, raised: SpiderError) -> None:
+    def watch(self, raised: Callable[[Failure, Request], object]) -> None:
         """Start recording which requests are sent, and which one led to which.
 
         The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
         downloader middlewares return.
 
-        :param raised: called for every error of a callback or errback, including ``CloseSpider``,
-            for which Scrapy sends no signal.
+        :param raised: called with the failure and request of every error of a callback or errback,
+            including ``CloseSpider``, for which Scrapy sends no signal.
         """
         engine, scraper, name = self._engine, self._scraper, "_process_spidermw_output"
         if hasattr(scraper, f"{name}_async"):  # from Scrapy 2.14; the other calls it
@@ -212,7 +208,7 @@ class Engine:
 
 
 class Downloads:
-    """The slots of the downloader: which request is in which, and how each is paced.
+    """The slots of the downloader: how each is paced.
 
     :param crawler: the crawl, whose spider is being opened.
 
@@ -221,17 +217,12 @@ class Downloads:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self._crawler, self._settings = crawler, crawler.settings
-        self._engine = engine_of(crawler)
+        self._settings, self._engine = crawler.settings, engine_of(crawler)
         self._downloader = self._engine.downloader
         module = sys.modules[type(self._downloader).__module__]
         # By which a slot remembers when it last sent a request. Before Scrapy 2.16: the wall's.
         self._clock: Callable[[], float] = getattr(module, "monotonic", time.time)
         self.adjusts = self._settings.getbool("AUTOTHROTTLE_ENABLED")
-
-    def slot_of(self, request: Request) -> str:
-        """Return the slot of a request."""
-        return slot_of(self._crawler, request)
 
     @property
     def default(self) -> Pace:

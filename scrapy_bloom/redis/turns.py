@@ -118,7 +118,7 @@ class Turns:
     def slot_for(self, request: Request) -> bytes:
         """Return the slot under which the queue files a request; empty if it is not paced."""
         try:
-            key = self._downloads.slot_of(request)
+            key = self._engine.slot_of(request)
             paced = self._by_host or self._downloads.pace_of(key).delay
         except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
             self._report.once(
@@ -181,7 +181,7 @@ class Turns:
 
     def hold(self, request: Request, seconds: float) -> Mapping[bytes, float]:
         """Leave the slot of a request alone; return its name, and until when."""
-        slot = _name(self._downloads.slot_of(request))
+        slot = _name(self._engine.slot_of(request))
         self.heed({slot: time.monotonic() + seconds})
         return {slot: self.holds[slot]}
 
@@ -198,7 +198,7 @@ class Turns:
         """Return until when the slot of a request is left alone, 0 if it is not."""
         if not self.holds:
             return 0.0
-        return self.holds.until(_name(self._downloads.slot_of(request)))
+        return self.holds.until(_name(self._engine.slot_of(request)))
 
     def _is_held(self, taken: Taken) -> bool:
         return bool(self.holds) and self.holds.until(taken.slot) > taken.start + _EARLY
@@ -220,7 +220,7 @@ class Turns:
         if taken is None:
             return
         self._reached.add(request)
-        key = self._downloads.slot_of(request)
+        key = self._engine.slot_of(request)
         if _name(key) != taken.slot:
             self._waste(taken, is_elsewhere=True)
             return

@@ -53,7 +53,11 @@ class Worker:
         downloads = Downloads(SimpleNamespace(engine=engine, settings=settings))
         downloads._clock = lambda: self.now  # noqa: SLF001 - no other way to set it
         self.taken_back = []
-        engine = SimpleNamespace(has=self.active.__contains__, take_back=self.taken_back.append)
+        engine = SimpleNamespace(
+            has=self.active.__contains__,
+            take_back=self.taken_back.append,
+            slot_of=self.downloader.get_slot_key,
+        )
         report = SimpleNamespace(once=lambda *line: self.lines.append(line))
         self.turns = Turns(engine, downloads, report, by_host=by_host)
 
