@@ -49,15 +49,13 @@ _words = re.compile(r"%..|\+|[^%+]+").findall
 def _spelled(canonical: list[str]) -> dict[str, str]:
     """Return the canonical form of each byte's escape, however its digits are written."""
     return {
-        f"%{high}{low}": canonical[16 * number_high + number_low]
-        for number_high, highs in enumerate(_DIGITS)
-        for number_low, lows in enumerate(_DIGITS)
-        for high in highs
-        for low in lows
+        f"%{high}{low}": form
+        for escape, form in zip(_ESCAPES, canonical, strict=True)
+        for high in (escape[1], escape[1].lower())
+        for low in (escape[2], escape[2].lower())
     }
 
 
-_DIGITS = [*"0123456789", "Aa", "Bb", "Cc", "Dd", "Ee", "Ff"]
 _ESCAPES = [f"%{byte:02X}" for byte in range(256)]
 # Which escapes of a path w3lib decodes it says itself. It decodes none to "/".
 _ANSWER = canonicalize_url(f"http://a/-{'/-'.join(_ESCAPES)}").split("/-")[1:]

@@ -14,6 +14,7 @@ window, and is dropped as a whole one window later.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, lgamma, log, log1p, sqrt
@@ -59,13 +60,14 @@ def blocks_for(capacity: int, error_rate: float) -> int:
     low, high = 0, max(1, ceil(capacity * bits_per_item / BLOCK_BITS))
     while false_positive_rate(capacity, high) > error_rate:
         low, high = high, high + max(1, high // 16)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if false_positive_rate(capacity, middle) > error_rate:
-            low = middle
-        else:
-            high = middle
-    return high
+    between = range(low + 1, high)
+    return (
+        low
+        + 1
+        + bisect_left(
+            between, -error_rate, key=lambda blocks: -false_positive_rate(capacity, blocks)
+        )
+    )
 
 
 def false_positive_rate(items: float, blocks: int) -> float:
