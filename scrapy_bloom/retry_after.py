@@ -13,7 +13,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import scheduler_of, slot_of
+from scrapy_bloom.crawl.engine import BACK, scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
@@ -80,8 +80,8 @@ class RetryAfter:
         held_until = getattr(scheduler_of(self._crawler), "held_until", None)
         if held_until is None or not (until := held_until(request)):  # another scheduler has none
             return None
-        meta = {**request.meta, DELAY: max(0.0, until - time.monotonic())}
-        return request.replace(dont_filter=True, meta=meta)
+        meta = {**request.meta, BACK: True, DELAY: max(0.0, until - time.monotonic())}
+        return request.replace(meta=meta)
 
     def process_response(
         self,

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+BACK: Final = "bloom_back"
+"""The key in the meta of a request that goes back before it was sent: it was judged before.
+
+``dont_filter`` would stay with what redirects make of it.
+"""
+
 _SHELL_SETTINGS: Final = ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
 """What ``scrapy shell`` sets, unless the project has set it."""
 
@@ -108,7 +114,7 @@ class Engine:
         for request, response in [*queue]:
             if request.callback is not NO_CALLBACK:
                 queue.remove((request, response))
-                again = request.replace(dont_filter=True, meta={**request.meta, **meta})
+                again = request.replace(meta={**request.meta, BACK: True, **meta})
                 response.callback(again)  # as if a downloader middleware had answered with it
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
@@ -292,6 +298,11 @@ class Downloads:
         slot.close()  # cancels its timer
         least = self._clock() - (1 + _jitter_of(slot)) * slot.delay
         slot.lastseen = min(slot.lastseen, least)
+
+
+def pop_back(request: Request) -> bool:
+    """Return whether a request has gone back before it was sent. That leaves its meta."""
+    return bool(request.meta.pop(BACK, False))
 
 
 def slot_of(crawler: Crawler, request: Request) -> str:

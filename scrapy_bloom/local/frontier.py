@@ -15,7 +15,7 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, run_beside
+from scrapy_bloom.crawl.engine import Engine, call_later, pop_back, run_beside
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
@@ -129,7 +129,8 @@ class LocalFrontier:
     def enqueue(self, request: Request) -> bool:
         """Store a request with its mark; return False if it is a duplicate."""
         due = pop_due(request, self._report)
-        if not request.dont_filter and self._session.check(request) is SEEN:
+        filtered = not (pop_back(request) or request.dont_filter)
+        if filtered and self._session.check(request) is SEEN:
             # A held request is lost at a stop: the pages that led to it are fetched again.
             if self._in_flight.held:
                 for mark in self._marks_of(request):
@@ -140,7 +141,7 @@ class LocalFrontier:
         if error is None:
             self._inc("scheduler/enqueued/disk")
         else:
-            self._hold(request, error, due)
+            self._hold(request, error, due, filtered=filtered)
             self._inc("scheduler/enqueued/memory")
         self._inc("scheduler/enqueued")
         self._arm()
@@ -266,9 +267,9 @@ class LocalFrontier:
             report_rest(self._report, len(self) - self._ready, self._later.next_due)
         raise DontCloseSpider
 
-    def _hold(self, request: Request, error: Exception, due: float) -> None:
+    def _hold(self, request: Request, error: Exception, due: float, *, filtered: bool) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
-        marks = () if request.dont_filter else self._marks_of(request)
+        marks = self._marks_of(request) if filtered else ()
         request = self._in_flight.hold(request, error, marks)
         self._store.marks.withheld_changed(marks)
         self._memory.push(request, due)

@@ -46,7 +46,7 @@ class Judged:
     missing: bytes | None = None
 
 
-_UNFILTERED = Judged(NEW)
+UNFILTERED = Judged(NEW)
 
 
 class Decider:
@@ -86,11 +86,11 @@ class Decider:
         To the others :meth:`offer` or :meth:`keep_in_memory` come next.
         """
         if request.dont_filter:
-            return _UNFILTERED
+            return UNFILTERED
         judged = self._judge(request)
         if judged.fingerprint is None or judged.verdict is not SEEN:
             return judged
-        return None if self._drop(request, judged.fingerprint, judged.steps) else _UNFILTERED
+        return None if self._drop(request, judged.fingerprint, judged.steps) else UNFILTERED
 
     def offer(self, request: Request, judged: Judged, entry: Entry) -> None:
         """Queue a request with one of the next exchanges, unless it is a duplicate in Redis.

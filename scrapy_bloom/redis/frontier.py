@@ -23,6 +23,7 @@ from scrapy_bloom.crawl.engine import (
     Engine,
     Timer,
     has_queues_by_slot,
+    pop_back,
     run_beside,
 )
 from scrapy_bloom.crawl.in_flight import InFlight
@@ -32,7 +33,7 @@ from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.deciding import Decider
+from scrapy_bloom.redis.deciding import UNFILTERED, Decider
 from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.ledger import Ledger
 from scrapy_bloom.redis.member import Entry
@@ -144,7 +145,7 @@ class SharedFrontier:
         Other duplicates are found later.
         """
         due, offering = pop_due(request, self._report), self._queue.offering
-        judged = self._decider.judge(request)
+        judged = UNFILTERED if pop_back(request) else self._decider.judge(request)
         if judged is not None:
             self._finished = False
             try:
