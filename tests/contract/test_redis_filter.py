@@ -15,7 +15,6 @@ from support.redis_plan import plan_of
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
-from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Known, delete
@@ -103,20 +102,6 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
     assert server.client().ttl(key) == -1
     with pytest.raises(FilterLostError, match="deleted while"):
         frozen.add(b"new")
-
-
-def test_a_filter_is_emptied_when_the_last_other_lease_has_ended(server, opened, key, monkeypatch):
-    """A worker counts as dead then, and not when it has missed some heartbeats."""
-    monkeypatch.setattr(upkeep, "BEATS", 1500)
-    silent, seen = opened(server, key), opened(server, key)
-    silent.add(b"x")
-    assert not seen.clear()  # it renews its lease
-    stop_beating(silent.worker)
-    shift_leases(server, key, 2 - upkeep.LEASE, silent.shared.name)
-    end = float(server.client().hget(key, f"w:{silent.shared.name}").split()[1])
-    assert seen.clear()
-    assert server.client().time() > (int(end), 0)
-    assert seen.add(b"x") is False
 
 
 def test_a_forked_worker_becomes_one_of_its_own(server, key):

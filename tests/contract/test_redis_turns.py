@@ -183,22 +183,6 @@ def test_what_is_put_back_gives_its_turn_back(join):
 # Losses
 
 
-@pytest.mark.parametrize("lost", ["turns", "frees", "delays"])
-@pytest.mark.usefixtures("far")
-def test_what_is_an_index_or_a_time_may_be_lost(server, join, key, lost):
-    worker = join(SECOND)
-    for host in "abc":
-        worker.offer(f"{host}1", f"{host}2", slot=host)
-    worker.queue.next_call.paces[b"a"] = Pace(3.0, 0.0)
-    worker.say()
-    worker.exchange(1)
-    server.client().delete(beginning(key) + lost)
-    worker.exchange()
-    assert not worker.queue.surprises
-    assert len(worker.exchange(9).taken) == 5
-    assert left(server, key) == (0, 6, 0)
-
-
 def test_turns_that_are_lost_again_while_they_are_rebuilt_are_rebuilt_from_the_start(
     server, join, key
 ):
