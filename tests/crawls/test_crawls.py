@@ -12,13 +12,10 @@ from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl
 from support.graceful_stop import Stopping, close, hold, stop_after
 from support.localsite import LocalSite, SteadySite
-from support.sessions import check_all, open_session, page
 from support.sites import Pages
 from support.spiders import Lambdas
 from support.waiting import PATIENCE
 from w3lib.url import canonicalize_url
-
-from scrapy_bloom.crawl.session import NEW, SEEN
 
 pytestmark = pytest.mark.server
 
@@ -243,8 +240,7 @@ class Unfiltered(Follower):
 @pytest.mark.parametrize("fault", ["cannot be serialized", "cannot be pushed"])
 async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(job, fault, monkeypatch):
     """Only they lead to it: as long as they are marked, nothing would."""
-    pages = {"/": lambda *_: ["/a", "/c"], "/a": lambda *_: "/b", "/c": lambda *_: "/b"}
-    pages["/b"] = lambda *_: []
+    pages = {"/": ["/a", "/c"], "/a": "/b", "/c": "/b", "/b": []}
     settings, spider = {"JOBDIR": str(job)}, StopsAtRedirects
     if fault == "cannot be pushed":
         settings["SCHEDULER_DISK_QUEUE"], spider = NoRoomForTargets, Unfiltered
@@ -256,14 +252,3 @@ async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(job, faul
         site.hits.clear()
         await crawl(Unfiltered, settings, url=site.url + "/")
     assert site.hits == dict.fromkeys(pages, 1)
-
-
-def test_a_page_whose_redirect_was_dropped_is_withdrawn_with_its_target(job):
-    """The link to it is a link to the page that was lost."""
-    session, _ = open_session({"JOBDIR": str(job)})
-    asked = [page("a"), page("c")]
-    targets = [page("b", meta={"redirect_urls": [each.url]}) for each in asked]
-    assert check_all(session, [*asked, *targets]) == [NEW, NEW, NEW, SEEN]
-    session.withdraw(targets[0])
-    assert check_all(session, [*asked, page("b")]) == [NEW, NEW, NEW]
-    session.close()

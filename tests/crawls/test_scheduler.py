@@ -69,7 +69,7 @@ def rows(job):
 async def crawl_refused(settings, caplog, **arguments):
     """Crawl and return the error that refused it."""
     caplog.clear()
-    with Pages({"/": lambda *_: []}) as pages:
+    with Pages({"/": []}) as pages:
         await crawl(settings=settings, url=pages.url + "/", **arguments)
         assert sum(pages.hits.values()) == 0
     errors = [
@@ -167,7 +167,7 @@ async def test_the_order_is_that_of_scrapys_own_queues(tmp_path, settings):
     orders = []
     for scheduler in (default_settings.SCHEDULER, KEPT["SCHEDULER"]):
         folder = str(tmp_path / scheduler)
-        with Pages({"/": lambda *_: []}) as pages:
+        with Pages({"/": []}) as pages:
             crawler = await crawl(
                 Ordering,
                 {**settings, "JOBDIR": folder, "SCHEDULER": scheduler},
@@ -204,7 +204,7 @@ async def test_the_same_request_object_may_be_in_flight_twice(job):
                 yield same
                 yield same
 
-    with Pages({"/": lambda *_: []}) as pages:
+    with Pages({"/": []}) as pages:
         crawler = await crawl(Again, kept(job), url=pages.url + "/")
         assert pages.hits["/"] > 5
     assert crawler.stats.get_value("finish_reason") == "finished"
@@ -308,7 +308,7 @@ async def test_request_seen_marks_nothing_that_the_scheduler_does_not_get(job, c
                 asked = scheduler_of(self.crawler).df.request_seen(response.follow(page))
                 assert asked is False
 
-    with Pages({"/": lambda *_: ["/1"], "/1": lambda *_: []}) as pages:
+    with Pages({"/": ["/1"], "/1": []}) as pages:
         await crawl(Asking, kept(job), url=pages.url + "/")
     assert pages.hits == {"/": 1, "/1": 1}
     assert caplog.text.count("Could not check whether") == 1
@@ -378,20 +378,6 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     assert ", 0 requests waiting, " in finished
 
 
-@ensureDeferred
-async def test_the_log_says_again_and_again_how_far_a_crawl_is(job, caplog):
-    caplog.set_level(logging.INFO)
-    with site() as pages:
-        chosen = kept(job, LOGSTATS_INTERVAL=0.1, DOWNLOAD_DELAY=0.02)
-        await crawl(Follower, chosen, url=pages.url)
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Crawl state: ")]
-    assert len(lines) >= 2
-    number = r"\d[\d,]*"
-    for line, change in zip(lines, ("", rf" \([+-]{number}/min\)"), strict=False):
-        expected = rf"Crawl state: {number} pages? known, {number} requests? waiting{change}, "
-        assert re.fullmatch(expected + r"\d+ in flight, expected loss 0\.0 pages", line)
-
-
 # What it refuses
 
 NOWHERE = {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
@@ -442,7 +428,7 @@ async def test_start_requests_that_would_not_be_read_are_refused(job, caplog):
                 raise CloseSpider("enough")
             return response.request.replace(dont_filter=True)  # comes before start requests
 
-    with Pages({"/": lambda *_: []}) as pages:
+    with Pages({"/": []}) as pages:
         one = {"CONCURRENT_REQUESTS": 1}
         await crawl(Starting, kept(job, **one), url=pages.url + "/")
     said = await crawl_refused(kept(job, SCHEDULER_START_DISK_QUEUE=None), caplog)
