@@ -268,6 +268,22 @@ def test_a_redirect_to_a_page_that_has_failed_forgets_its_pages_once(tmp_path):
     session.close()
 
 
+def test_a_page_is_forgotten_with_the_whole_chain_that_led_to_it():
+    session, crawler = open_session()
+    first, second, third = map(page, "abc")
+    assert check_all(session, [first, second, third]) == [NEW] * 3
+    wall = redirected(first, page("wall").url)
+    assert session.check(wall) is NEW
+    assert session.check(redirected(third, second.url)) is SEEN
+    assert session.check(redirected(second, wall.url)) is SEEN
+    scrapy_bloom.forget(wall, crawler)
+    assert check_all(session, [first, second, third, wall]) == [NEW] * 4
+    scrapy_bloom.forget(wall, crawler)
+    assert check_all(session, [first, second, third]) == [NEW, SEEN, SEEN], "they led there before"
+    session.close()
+    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
+
+
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():
     session, crawler = open_session()
     spared, first = (page("form", method="POST", body=text) for text in "ab")
