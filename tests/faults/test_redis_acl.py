@@ -16,11 +16,9 @@ from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
 
 
-def allow(admin, commands, keys="crawl*"):
-    admin.execute_command(
-        *("ACL", "SETUSER", "worker", "reset", "on", ">pass", f"~{keys}"),
-        *(f"+{command}" for command in commands),
-    )
+def allow(admin, commands):
+    user = "ACL", "SETUSER", "worker", "reset", "on", ">pass", "~crawl*"
+    admin.execute_command(*user, *(f"+{command}" for command in commands))
 
 
 def as_worker(url):

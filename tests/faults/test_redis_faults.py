@@ -44,53 +44,43 @@ def opened():
         one.close()
 
 
-class Crowd:
-    """Two workers and a record of who was granted what."""
-
-    def __init__(self, faulty, sound):
-        self.workers = {"faulty": faulty, "sound": sound}
-        self.granted = {}
-
-    def add(self, name, items):
-        for item, seen in zip(items, self.workers[name].add_many(items), strict=True):
-            if seen:
-                assert item in self.granted, f"{name} was told that {item.hex()} is seen"
-            else:
-                self.granted.setdefault(item, []).append(name)
-
-    @property
-    def twice(self):
-        return {item for item, names in self.granted.items() if len(names) > 1}
-
-
 def add_with(faults, opened, server, proxy, known):
-    """Let two workers add the same pages in turns, one of them with faults; return both."""
-    key, pages = next(keys), fingerprints(40)
-    crowd = Crowd(opened(proxy.url, key, known=known), opened(server.url, key))
-    crowd.add("faulty", [b"loads the script"])
+    """Let two workers add the same pages in turns, one of them with faults.
+
+    Return that one, and how often each page was granted: none is seen before.
+    """
+    key, pages, granted = next(keys), fingerprints(40), Counter()
+    faulty, sound = opened(proxy.url, key, known=known), opened(server.url, key)
+
+    def add(worker, items):
+        for item, seen in zip(items, worker.add_many(items), strict=True):
+            granted[item] += not seen
+            assert granted[item]
+
+    add(faulty, [b"loads the script"])
     proxy.requests, proxy.faults = 0, faults
     for start in range(0, 35, 5):
-        crowd.add("sound", pages[start : start + 2])
-        crowd.add("faulty", pages[start : start + 5])
+        add(sound, pages[start : start + 2])
+        add(faulty, pages[start : start + 5])
         if start == 20:
             proxy.deliver()
-        crowd.add("sound", pages[: start + 5])
+        add(sound, pages[: start + 5])
     assert proxy.requests >= max(faults)
-    until(lambda: crowd.workers["faulty"].usable)
+    until(lambda: faulty.usable)
     proxy.deliver()
-    crowd.add("faulty", pages)
-    crowd.add("sound", pages)
-    assert len(crowd.granted) == 41
-    return crowd
+    add(faulty, pages)
+    add(sound, pages)
+    assert len(granted) == 41
+    return faulty, granted
 
 
 @pytest.mark.parametrize(("fault", "known"), [*zip(MORE_FAULTS, cycle((0, 1000)))])
 def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
     with Proxy(server.port, counted=name_of("mark")) as proxy:
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
-            crowd = add_with({call: fault}, opened, server, proxy, known)
-            assert not crowd.twice
-            assert crowd.workers["faulty"].worker.outages == 0
+            faulty, granted = add_with({call: fault}, opened, server, proxy, known)
+            assert set(granted.values()) == {1}
+            assert faulty.worker.outages == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
