@@ -9,23 +9,27 @@ from example.spiders.site import SiteSpider
 from example.spiders.watch import WatchSpider
 from pytest_twisted import ensureDeferred
 from support.crawling import KEPT, crawl
-from support.sites import News, Pages
+from support.sites import Pages
 
 pytestmark = pytest.mark.server
 
 
-class Walled(News):
-    """Shows a login page to whoever asks for an article of the front page first."""
+LISTS = ("/", "/sport", "/art")
+ARTICLES = {page: [f"/article{page}/{number}" for number in range(8)] for page in LISTS}
 
-    def __init__(self, now):
-        super().__init__(now)
-        self.walls = set(self.articles("/"))
 
-    def get(self, path):
-        if path in self.walls:
-            self.walls.remove(path)
-            return lambda *_: ["/login"]
-        return super().get(path)
+def news():
+    """Return a news site that shows each article of its front page after a login page only."""
+    walls = set(ARTICLES["/"])
+
+    def article(path, _cookie):
+        if path in walls:
+            walls.remove(path)
+            return ["/login"]
+        return [*LISTS]
+
+    pages = {page: lambda *_, page=page: [*LISTS, *ARTICLES[page]] for page in LISTS}
+    return pages | {path: article for paths in ARTICLES.values() for path in paths}
 
 
 @ensureDeferred
@@ -33,15 +37,13 @@ async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
     tmp_path, monkeypatch
 ):
     begun = time.time()
-    news = Walled(lambda: begun)
-    with Pages(news) as site:
+    with Pages(news()) as site:
         for hours in (0, 2, 4):
             monkeypatch.setattr(time, "time", lambda hours=hours: begun + 3600 * hours)
             await crawl(NewsSpider, {"JOBDIR": str(tmp_path / "job")}, url=site.url)
-    walled = set(news.articles("/"))
-    for article in news.all_articles():
-        assert site.hits[article] == 1 + (article in walled)
-    assert {site.hits[path] for path in news.LISTS} == {3}
+    for page, articles in ARTICLES.items():
+        assert {site.hits[article] for article in articles} == {1 + (page == "/")}
+    assert {site.hits[page] for page in LISTS} == {3}
 
 
 @ensureDeferred

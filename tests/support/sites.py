@@ -14,36 +14,6 @@ Page = Callable[..., Any]
 """Called with the path and the cookie; returns what :class:`Pages` says."""
 
 
-class News:
-    """The pages of a news site on which time passes, for :class:`Pages`.
-
-    Three lists, each with links to the others and to its newest articles. Each list gets a new
-    article every six hours, and shows the last eight of them.
-
-    :param now: tells the time in seconds; the site begins with what there is at that time.
-    """
-
-    LISTS = ("/", "/sport", "/art")
-    PERIOD = 6 * 3600
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._begin = int(now())
-
-    def get(self, path: str) -> Page | None:
-        if path in self.LISTS:
-            return lambda *_: [*self.LISTS, *self.articles(path)[-8:]]
-        return (lambda *_: list(self.LISTS)) if path.startswith("/article") else None
-
-    def articles(self, path: str) -> list[str]:
-        """List all articles that a list has had so far, oldest first."""
-        count = (int(self._now()) - self._begin) // self.PERIOD + 8
-        return [f"/article{path.rstrip('/')}/{number}" for number in range(count)]
-
-    def all_articles(self) -> list[str]:
-        return [article for path in self.LISTS for article in self.articles(path)]
-
-
 class _Handler(Quiet, BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
