@@ -51,15 +51,7 @@ def __getattr__(name: str) -> object:
         return __dir__()
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise ModuleNotFoundError(
-            f"scrapy_bloom.{name} needs the package redis: pip install 'scrapy-bloom[redis]'",
-            name=error.name,
-        ) from None
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
 
 
 def __dir__() -> list[str]:

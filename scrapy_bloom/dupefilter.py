@@ -24,7 +24,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
-from scrapy_bloom.settings import BACKEND, Settings, client_library
+from scrapy_bloom.settings import BACKEND, Settings
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -199,8 +199,7 @@ class BloomDupeFilter:
                 f" requests are lost. Set SCHEDULER = 'scrapy_bloom.Scheduler', and the requests"
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
-        with client_library():
-            from scrapy_bloom.redis import plain  # noqa: PLC0415
+        from scrapy_bloom.redis import plain  # noqa: PLC0415 - needs an extra
 
         return plain.SharedFilter(
             crawler,

@@ -20,6 +20,10 @@ class SettingError(BloomError, ValueError):
     reason: ClassVar[str] = "bloom_setting"
 
 
+class MissingLibraryError(SettingError, ModuleNotFoundError):
+    """The settings, or an import, need a package that is not installed."""
+
+
 class StateError(BloomError):
     """Stored state is not ours, damaged, newer, or another crawl's. It is left as it is."""
 

@@ -21,7 +21,7 @@ from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.frontier import LocalFrontier
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import Settings, client_library
+from scrapy_bloom.settings import Settings
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -221,8 +221,7 @@ class Scheduler(ScrapyScheduler):
         )
 
     async def _open_shared(self) -> SharedFrontier:
-        with client_library():
-            from scrapy_bloom.redis import frontier  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis import frontier  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
         report = self.df.report

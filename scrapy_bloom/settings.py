@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -293,22 +293,6 @@ class Settings:
 
 
 _of_crawls: WeakKeyDictionary[Crawler, Settings] = WeakKeyDictionary()
-
-
-@contextmanager
-def client_library() -> Iterator[None]:
-    """Tell the user how to install redis-py if an import in this block needs it.
-
-    :raises SettingError: if it is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise SettingError(
-            "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
-        ) from error
 
 
 def _scrapy_redis_params(written: Mapping[str, Any]) -> dict[str, Any]:

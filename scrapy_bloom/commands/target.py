@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.settings import REDIS_KEY, client_library
+from scrapy_bloom.settings import REDIS_KEY
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.redis_target import RedisTarget
@@ -53,11 +53,10 @@ def target_of(project: Project, where: str | None) -> Target:
             )
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")
-    with client_library():
-        # Imported only here: redis is an extra.
-        from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-        from scrapy_bloom.redis.client import Server  # noqa: PLC0415
-        from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
+    # Imported only here: redis is an extra.
+    from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
+    from scrapy_bloom.redis.client import Server  # noqa: PLC0415
+    from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
 
-        key = key or key_of(settings, spider=project.spider, project=project.name)
-        return RedisTarget(Server(url) if url else server_of(settings), key, project)
+    key = key or key_of(settings, spider=project.spider, project=project.name)
+    return RedisTarget(Server(url) if url else server_of(settings), key, project)

@@ -9,3 +9,12 @@ Five ideas: a header, a call, a lease, a surprise, what a worker knows. `lua/_co
 header, `lua/call.lua` the call, `worker` the lease, and `key` one worker at one key, what it knows
 and its surprises; `filter` and `queue` build on these.
 """
+
+from importlib.util import find_spec
+
+from scrapy_bloom.errors import MissingLibraryError
+
+if find_spec("redis") is None:  # an extra: here whoever needs this room learns of it
+    raise MissingLibraryError(
+        "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
+    )
