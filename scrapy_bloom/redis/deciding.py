@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
@@ -26,24 +25,21 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.ledger import Ledger
     from scrapy_bloom.redis.queue import SharedQueue
 
-NEW, SEEN, *_ = Verdict
+NEW, SEEN, EXEMPT, _ = Verdict
 
 
-@dataclass(eq=False, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """A request, judged by what this worker knows.
 
     Attributes:
-        verdict: if `missing` is missing in Redis as well.
+        verdict: if the first of its marks that this worker does not know is missing in Redis, too.
         fingerprint: of its page; None if it is not filtered, or could not be checked.
         steps: names of the steps that changed its URL.
-        missing: the first of its marks that is not known to be there, if any.
     """
 
     verdict: Verdict
     fingerprint: bytes | None = None
     steps: tuple[str, ...] = ()
-    missing: bytes | None = None
 
 
 UNFILTERED = Judged(NEW)
@@ -107,11 +103,11 @@ class Decider:
         :param error: why it cannot be stored.
         :returns: the request to send later, see :meth:`InFlight.hold`.
         """
-        fingerprint, missing = judged.fingerprint, judged.missing
         marks: Page = ()
-        if fingerprint is not None and missing is not None:
+        if judged.fingerprint is not None:
             self._report.count(judged.verdict, judged.steps)
-            marks = (*dict.fromkeys((fingerprint, missing)),)
+            is_step = judged.verdict is EXEMPT
+            marks = self._session.marks_of(request) if is_step else (judged.fingerprint,)
         self._in_memory.add(marks)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
@@ -150,7 +146,7 @@ class Decider:
             fingerprint, steps = self._session.identify(request)
             for mark, max_age, verdict in self._session.questions(request, fingerprint):
                 if not self._knows(mark, max_age):
-                    return Judged(verdict, fingerprint, steps, mark)
+                    return Judged(verdict, fingerprint, steps)
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return Judged(self._session.fail(request, error))
         return Judged(SEEN, fingerprint, steps)
@@ -177,16 +173,16 @@ class Decider:
         The page that yielded it is not done before the last verdict.
         """
         question, verdict = self._ledger.ask(), SEEN
-        fingerprint, missing = judged.fingerprint, judged.missing
+        fingerprint = judged.fingerprint
         try:
             ask = self._session.questions
             questions = () if fingerprint is None else ask(request, fingerprint)
             for mark, max_age, if_missing in questions:
                 while mark in self._failing and not self._knows(mark, max_age):
-                    missing, answered = None, Deferred[None]()
+                    answered = Deferred[None]()
                     self._undecided.append(answered)
                     await answered
-                if mark != missing and self._knows(mark, max_age):
+                if self._knows(mark, max_age):
                     continue
                 entry.op, entry.fingerprint, entry.max_age = "f", mark, max_age
                 if not await self._send(entry):

@@ -176,8 +176,7 @@ class RedisFilter:
         unknown = [mark for mark in dict.fromkeys(asked) if not self.shared.knows(mark)]
         seen = self._mark(unknown)
         # Only from here on do the verdicts reach their caller.
-        for mark in unknown:
-            self.shared.known.update((mark,))
+        self.shared.learn(unknown)
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(mark, True) for mark in asked]
 
@@ -213,8 +212,7 @@ class RedisFilter:
                     self._reopen(surprise)
 
         asked = list(fingerprints)
-        seen: dict[bytes, bool] = {}
-        self._each([mark for mark in asked if not self.shared.knows(mark)], look, seen)
+        seen = dict(self._each([mark for mark in asked if not self.shared.knows(mark)], look))
         return [seen.get(mark, False) or self.shared.knows(mark) for mark in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
@@ -236,8 +234,7 @@ class RedisFilter:
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
         self._seen.difference_update(different)
-        seen: dict[bytes, bool] = {}
-        self._each(different, partial(self._say, "x", None), seen, "close")
+        seen = dict(self._each(different, partial(self._say, "x", None), "close"))
         self.shared.known.clear()
         self._owed.difference_update(different)
         return [seen.pop(mark, False) for mark in asked]
@@ -247,7 +244,7 @@ class RedisFilter:
 
         :raises BackendError: if Redis is unavailable.
         """
-        return Reader(self.worker, self._key).info()
+        return Reader(self.worker, self._key).existing().info()
 
     def numbers(self) -> dict[str, int]:
         """Return the counts of this worker, by stat name."""
@@ -324,7 +321,7 @@ class RedisFilter:
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}
         try:
-            self._each(fingerprints, partial(self._say, "m", max_age), answers)
+            answers.update(self._each(fingerprints, partial(self._say, "m", max_age)))
         except BackendError:
             self._owed.update(mark for mark in fingerprints if not answers.get(mark))
             raise
@@ -338,10 +335,9 @@ class RedisFilter:
         self,
         fingerprints: list[bytes],
         ask: Callable[[list[bytes]], list[bool]],
-        answers: dict[bytes, bool],
         policy: str | None = None,
-    ) -> None:
-        """Ask about fingerprints in batches, and fill in the answers.
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Ask about fingerprints in batches, and yield the answers.
 
         Some are missing if the server is unavailable and the policy is to continue without it.
         """
@@ -349,7 +345,7 @@ class RedisFilter:
         for start in range(0, len(fingerprints), BATCH):
             batch = fingerprints[start : start + BATCH]
             try:
-                answers.update(zip(batch, ask(batch), strict=True))
+                yield from zip(batch, ask(batch), strict=True)
             except BackendError:
                 if (policy or self._policy) == "close":
                     raise

@@ -14,7 +14,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from math import inf
 from operator import attrgetter
 from types import MappingProxyType
@@ -60,13 +59,12 @@ _LENGTH: Final = struct.Struct(">H")  # of a slot
 _YES: Final = ord("1")
 
 
-class Loss(Enum):
-    """What surprised a worker."""
-
-    DEAD = "it missed its lease, and what it had is back in the queue"
-    GONE = "its marks or requests have vanished there"
-    LOST = "the server went back to an older state"
-    DELETED = "it was deleted"
+_LOSSES: Final = {
+    "dead": "it missed its lease, and what it had is back in the queue",
+    "gone": "its marks or requests have vanished there",
+    "lost": "the server went back to an older state",
+    "deleted": "it was deleted",
+}
 
 
 class Surprise(Exception):  # noqa: N818 - nothing failed
@@ -75,9 +73,9 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
     An earlier try of it may have been, before the surprise.
     """
 
-    def __init__(self, kind: Loss) -> None:
-        super().__init__(kind.value)
-        self.kind = kind
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(_LOSSES[answer.decode()])
+        self.only_dead = answer == b"dead"
 
 
 @dataclass(eq=False)
@@ -141,21 +139,6 @@ class Answer(NamedTuple):
     start_over: bool = False
 
 
-class Known(set[bytes]):
-    """Fingerprints known to be there. When there are too many, it is emptied."""
-
-    def __init__(self, most: int = KNOWN) -> None:
-        super().__init__()
-        self._most = most
-
-    def update(self, *fingerprints: Iterable[bytes]) -> None:
-        """Remember fingerprints, unless it has no room at all."""
-        if self._most:
-            super().update(*fingerprints)
-            if len(self) > self._most:
-                self.clear()
-
-
 class SharedKey:
     """A worker at one key.
 
@@ -164,7 +147,7 @@ class SharedKey:
     :param worker: runs the scripts.
     :param key: of the header.
     :param plan: what must be there; if nothing is, it is created so.
-    :param known: how many fingerprints to remember.
+    :param known: how many fingerprints to remember, at most.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is under the key. It is left untouched.
 
@@ -175,8 +158,7 @@ class SharedKey:
         epoch: identifies the filter that is there now.
         probe: makes the probe of a fingerprint.
         made: whether this worker created it.
-        known: fingerprints whose verdicts have reached their callers. Add no others: a mark made in
-            the background is not known before that.
+        known: fingerprints that are there, see :meth:`learn`.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
         renewed: when this worker last renewed its lease, by ``time.monotonic()``.
@@ -184,9 +166,9 @@ class SharedKey:
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
-        self.known = Known(known)
+        self.known: set[bytes] = set()
         self.epoch = ""
-        self._worker, self._key = worker, key
+        self._worker, self._key, self._most_known = worker, key, known
         self._lives = ("", "")
         self._answered = -1
         self.open()
@@ -240,10 +222,10 @@ class SharedKey:
         :raises FilterLostError: as :meth:`open`.
         """
         whole = self.open()
-        if surprise.kind is not Loss.DEAD:
+        if not surprise.only_dead:
             return str(surprise)
         # It may have lost something since then.
-        return "" if whole else Loss.LOST.value
+        return "" if whole else _LOSSES["lost"]
 
     def _take_over(self, state: State) -> None:
         if differences := self.plan.differences(state.plan):
@@ -334,7 +316,7 @@ class SharedKey:
                 f" one?"
             )
         if word != b"ok":
-            raise Surprise(Loss[word.decode().upper()])
+            raise Surprise(word)
         return parts
 
     def knows(self, fingerprint: bytes) -> bool:
@@ -342,6 +324,12 @@ class SharedKey:
         if self._forgotten > self.counts.forgotten or time.monotonic() >= self._known_until:
             self.known.clear()
         return fingerprint in self.known
+
+    def learn(self, fingerprints: Iterable[bytes]) -> None:
+        """Remember fingerprints whose verdicts have reached their callers, and no others."""
+        self.known.update(fingerprints)
+        if len(self.known) > self._most_known:
+            self.known.clear()
 
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
@@ -468,7 +456,7 @@ def ask(
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
         word, *answer = worker.run("ask", key, epoch, probes)
         if word != b"ok":
-            raise Surprise(Loss[word.decode().upper()])
+            raise Surprise(word)
         seen += [digit == _YES for digit in answer[0]]
     return seen
 

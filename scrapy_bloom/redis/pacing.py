@@ -25,12 +25,15 @@ class Pacing:
     :param turns: what was taken and has not begun.
     :param in_flight: what has begun and is not done.
     :param most: most requests in flight.
+
+    Attributes:
+        next_turn: when more can be taken, by ``time.monotonic()``; infinite if nothing waits.
     """
 
     def __init__(self, turns: Turns, in_flight: InFlight, most: int) -> None:
         self._turns, self._in_flight, self._most = turns, in_flight, most
         self._ended: deque[float] = deque(maxlen=2 * most)
-        self._called = self._look_at = self._next_turn = 0.0
+        self._called = self._look_at = self.next_turn = 0.0
         self._poll = POLL
         # Slots of which this worker had enough: they may be served earlier than that.
         self._passed_over = False
@@ -52,7 +55,7 @@ class Pacing:
         if not call.take:
             return
         taken, next_turn = len(answer.taken), answer.next_turn
-        self._next_turn = now + next_turn if next_turn else 0.0
+        self.next_turn = now + next_turn if next_turn else 0.0
         self._passed_over = bool(call.busy)
         if taken:
             self._poll = POLL
@@ -61,7 +64,7 @@ class Pacing:
         elif 0 < next_turn < inf:
             self._poll = min(SLOWEST_POLL, max(PATIENT, 2 * self._poll))
             soon = self._called + (PATIENT if taken else self._poll)
-            self._look_at = min(max(soon, self._next_turn), now + SLOWEST_POLL)
+            self._look_at = min(max(soon, self.next_turn), now + SLOWEST_POLL)
         else:
             self._look_at = now + self._poll
             self._poll = min(SLOWEST_POLL, 2 * self._poll)
@@ -92,19 +95,14 @@ class Pacing:
     @property
     def rests(self) -> bool:
         """Whether nothing of what waits can be taken soon."""
-        return not self._passed_over and REST < self._next_turn - time.monotonic() < inf
-
-    @property
-    def next_turn(self) -> float:
-        """When more can be taken, by ``time.monotonic()``; infinite if nothing waits."""
-        return self._next_turn
+        return not self._passed_over and REST < self.next_turn - time.monotonic() < inf
 
     @property
     def _is_patient(self) -> bool:
         """Whether all that waits has to wait for its turn, or enough of it that is here."""
         if len(self._turns) and not self.is_low:
             return self._turns.next_start > time.monotonic()
-        return 0 < self._next_turn < inf
+        return 0 < self.next_turn < inf
 
     def until_call(self) -> float:
         """Return the seconds until new requests and verdicts should be sent."""

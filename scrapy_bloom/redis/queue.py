@@ -200,7 +200,7 @@ class SharedQueue:
         self.offering -= len(call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
-        self.shared.known.update(
+        self.shared.learn(
             entry.fingerprint
             for entry in call.entries
             if entry.fingerprint is not None

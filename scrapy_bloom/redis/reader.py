@@ -7,7 +7,6 @@ from itertools import chain, islice, zip_longest
 from typing import Any
 
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import PROGRAM, State, refusal
 from scrapy_bloom.redis.key import Surprise, ask
@@ -54,13 +53,6 @@ class Reader:
             f"{self._place}: found no filter. A crawl creates it when it starts, under"
             f" BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as books:books:bloom."
         )
-
-    def info(self) -> FilterInfo:
-        """Return the state of the filter.
-
-        :raises BloomError: as :meth:`existing`.
-        """
-        return self.existing().info()
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint whether it was added, without acting as a worker.

@@ -17,7 +17,7 @@ from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.key import Known, delete
+from scrapy_bloom.redis.key import SharedKey, delete
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS
 from scrapy_bloom.redis.worker import Worker
 
@@ -55,7 +55,7 @@ class TestWithoutMemory(TestWithAWindow):
 
     @pytest.fixture
     def make(self, monkeypatch, server, opened):
-        monkeypatch.setattr(Known, "__contains__", lambda *_: False)
+        monkeypatch.setattr(SharedKey, "knows", lambda *_: False)
         return lambda **sizes: opened(server, **sizes)
 
 

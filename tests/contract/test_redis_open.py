@@ -264,7 +264,7 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
         open_filter(server.url, key)
     reader = Worker(Server(server.url), 2.0)
     with refused(server, words):
-        Reader(reader, key).info()
+        Reader(reader, key).existing()
     reader.close()
 
 

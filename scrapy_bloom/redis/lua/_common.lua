@@ -15,8 +15,7 @@
 --   seq              the last sequence number of a request
 --   well             SINCE LAST SWEPT SKEW: since when workers have been heard without a gap, and when last; the last
 --                    sweep; by how much the clock has gone back in all, see read_clock()
---   sweep            where in `taken` the next sweep continues; only while a dead worker may have requests
---   begun            when that began the last time
+--   sweep            where in `taken` the next sweep continues
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
 --   crowd            WORKERS HOSTS HELD at the last sweep: how many were alive, had requests, were left alone

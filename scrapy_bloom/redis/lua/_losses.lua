@@ -14,7 +14,6 @@ local function disown()
     local kind = field:sub(1, 2)
     if kind == 'w:' or kind == 'a:' then call('HDEL', header, field) end
   end
-  call('HSET', header, 'sweep', '0')
 end
 
 -- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.

@@ -21,9 +21,9 @@ local function write_worker(worker, number, ends, delay, well)
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
 end
 
--- Bury the workers that have missed their lease. Return whether some were, and how many are alive.
+-- Bury the workers that have missed their lease. Return how many are alive.
 local function bury(lease, patient)
-  local buried, alive, longest = false, 0, 0
+  local alive, longest = 0, 0
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
       local number, ends, delay = read_worker(call('HGET', header, field))
@@ -32,18 +32,17 @@ local function bury(lease, patient)
       elseif patient and not is_valid(ends, lease) then
         call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
         call('HDEL', header, 'a:' .. field:sub(3))
-        buried = true
       else
         alive, longest = alive + 1, math.max(longest, delay or 0)
       end
     end
   end
   call('HSET', header, 'delay', string.format('%.3f', longest))
-  return buried, alive
+  return alive
 end
 
--- Put back a portion of what dead workers have taken. Return how many requests went into the queue, and how many
--- to the failed list.
+-- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
+-- Return how many requests went into the queue, and how many to the failed list.
 local function put_portion_back(cursor, most)
   local places, lives = {queue = 0, failed = 0}, {}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
@@ -59,28 +58,16 @@ local function put_portion_back(cursor, most)
       if place then places[place] = places[place] + 1 end
     end
   end
-  if portion[1] == '0' then
-    call('HDEL', header, 'sweep')
-  else
-    call('HSET', header, 'sweep', portion[1])
-  end
+  call('HSET', header, 'sweep', portion[1])
   return places.queue, places.failed
 end
 
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
 -- of put_portion_back().
 local function sweep(since, lease, most)
-  local buried, alive = bury(lease, now - since > lease)
-  if buried then call('HSET', header, 'sweep', '0') end
-  local queued, failed_now = 0, 0
-  local cursor, begun = unpack(call('HMGET', header, 'sweep', 'begun'))
-  -- Also once a lease: a server that was restarted in the middle of a scan may have left something out.
-  if not cursor and math.abs(now - (begun or 0)) > lease then cursor = '0' end
-  if cursor then
-    if cursor == '0' then call('HSET', header, 'begun', string.format('%.0f', now)) end
-    queued, failed_now = put_portion_back(cursor, most)
-    count()
-  end
+  local alive = bury(lease, now - since > lease)
+  local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
+  if queued + failed_now > 0 then count() end
   local over = format_time(clock)
   for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
     call('ZREM', frees, slot)

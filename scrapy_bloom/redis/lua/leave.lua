@@ -8,6 +8,5 @@ if fields[1] ~= epoch then return other_epoch(epoch, fields[3]) end
 if start_over_if_vanished(read_slices(fields[2], epoch)) then return {'gone'} end
 for at = 1, #ids, 8 do put_back(worker .. ids:sub(at, at + 7), 0, 0) end
 call('HDEL', header, 'w:' .. worker, 'a:' .. worker)
-if call('HLEN', taken) > 0 then call('HSET', header, 'sweep', '0') end -- its last call may have had no answer
 count()
 return {'ok'}
