@@ -41,18 +41,14 @@ class BackendError(BloomError):
 
     Attributes:
         temporary: whether the problem may go away by itself.
-        refused: whether this user lacks a permission.
         answered: whether the server has answered, if only with an error.
     """
 
     reason: ClassVar[str] = "bloom_backend"
 
-    def __init__(
-        self, text: str, *, temporary: bool = False, refused: bool = False, answered: bool = False
-    ) -> None:
+    def __init__(self, text: str, *, temporary: bool = False, answered: bool = False) -> None:
         super().__init__(text)
         self.temporary = temporary
-        self.refused = refused
         self.answered = answered
 
 

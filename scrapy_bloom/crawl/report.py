@@ -67,7 +67,6 @@ class Report:
         self._done = 0
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
-        self._known = True  # whether the state of the filter is
         self._said: set[str] = set()
 
     # Stats
@@ -116,10 +115,9 @@ class Report:
         if value or self._get(stat):
             self.set(stat, value)
 
-    def describe(self, info: FilterInfo | None) -> None:
-        """Write the state of the filter to the stats; None if it is unknown."""
-        self._known = info is not None
-        for name, stat in stats.FROM_INFO.items() if info else ():
+    def describe(self, info: FilterInfo) -> None:
+        """Write the state of the filter to the stats."""
+        for name, stat in stats.FROM_INFO.items():
             self.set(stat, getattr(info, name))
 
     # Log
@@ -196,12 +194,10 @@ class Report:
             self.once(logging.INFO, "Crawl stopped: %s, %s waiting, %s", text, left, self._loss())
 
     def _pages_known(self) -> str:
-        items = self._get(stats.FROM_INFO["items"])
-        return f"{counted(items, 'page')} known" if self._known else "number of known pages unknown"
+        return f"{counted(self._get(stats.FROM_INFO['items']), 'page')} known"
 
     def _loss(self) -> str:
-        lost = self._get(stats.FROM_INFO["expected_lost"])
-        return f"expected loss {lost:.1f} pages" if self._known else "expected loss unknown"
+        return f"expected loss {self._get(stats.FROM_INFO['expected_lost']):.1f} pages"
 
     def finished(
         self,

@@ -230,9 +230,8 @@ class Server:
         elif isinstance(error, redis.OutOfMemoryError) or "OOM" in str(error):
             text += " The server is out of memory: raise its maxmemory, or delete other data."
         passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error)) is not None
-        return BackendError(
-            text, temporary=passing and not refused, refused=refused, answered=_is_reply(error)
-        )
+        temporary = passing and not refused
+        return BackendError(text, temporary=temporary, answered=_is_reply(error))
 
     def _master(self, options: dict[str, Any]) -> Any:
         parts = urlsplit(self.url)

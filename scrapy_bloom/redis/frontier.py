@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING
 
 from scrapy import Request, signals
@@ -108,7 +107,7 @@ class SharedFrontier:
         self._pacing = Pacing(self._turns, self._in_flight, most)
         self._timer, self._turn_timer = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
+        self._rest_logged = False
         self._closing = self._gave_up = self._finished = False
 
     async def open(self) -> None:
@@ -233,8 +232,7 @@ class SharedFrontier:
         finally:
             write_stats(self._report, self._queue, later=self._memory.later)
             warn_of_failed(self._report, self._queue)
-            usable = self._queue.worker.usable.is_set()
-            self._report.describe(self._queue.shared.info() if usable else None)
+            self._report.describe(self._queue.shared.info())
             await run_beside(self._queue.close)
         return stored and not self._queue.offering
 
@@ -358,7 +356,7 @@ class SharedFrontier:
                 return False
             self._deliver(call, answer)
         if answer.taken:
-            self._idle_since, self._idle_logged, self._rest_logged = inf, False, False
+            self._rest_logged = False
         busy = self._has_work or len(self._in_flight) or len(self._memory)
         self._finished = not busy and self._queue.is_over()
         if answer.verdicts or answer.taken or not self.pending():
@@ -414,11 +412,7 @@ class SharedFrontier:
             self._rest_logged = True
             waiting = self._queue.waiting + self._memory.later
             report_rest(self._report, waiting, self._pacing.next_turn)
-        now = time.monotonic()
-        self._idle_since = min(self._idle_since, now)
-        taken = self._queue.counts.taken
-        if taken and not self._idle_logged and now - self._idle_since >= upkeep.LEASE / 6:
-            self._idle_logged = True
+        if taken := self._queue.counts.taken:
             log_waiting(self._report, taken)
         self._soon(self._pacing.until_look())
         raise DontCloseSpider

@@ -98,7 +98,7 @@ class SharedFilter:
 
         :param at_end: whether the crawl is over: then the filter is deleted from Redis.
         """
-        self._describe()
+        self._report.describe(self._filter.shared.info())
         try:
             self.emptied = self._filter.delete() if at_end else self._filter.clear()
         except BloomError as error:
@@ -111,7 +111,7 @@ class SharedFilter:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
             if self._kept or not self._filter.usable:
-                self._describe()
+                self._report.describe(self._filter.shared.info())
             else:
                 self.clear(at_end=True)
         for name, value in self._filter.numbers().items():
@@ -119,6 +119,3 @@ class SharedFilter:
                 self._report.set(stats.FROM_BACKEND[name], value)
         self._report.flush()
         self._filter.close()
-
-    def _describe(self) -> None:
-        self._report.describe(self._filter.shared.info() if self._filter.usable else None)

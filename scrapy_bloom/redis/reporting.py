@@ -91,10 +91,12 @@ def log_paces(report: Report, downloads: Downloads) -> None:
 
 
 def log_waiting(report: Report, taken: int) -> None:
-    """Log that other workers have all there is to fetch."""
-    report.info(
-        f"Nothing to fetch right now: waiting for {counted(taken, 'request')} in flight. If a"
-        f" worker was killed, its requests come back when its lease ends."
+    """Log that other workers have all there is to fetch, once per crawl."""
+    report.once(
+        logging.INFO,
+        "Nothing to fetch right now: waiting for %s in flight. If a worker was killed, its requests"
+        " come back when its lease ends.",
+        counted(taken, "request"),
     )
 
 
