@@ -240,8 +240,6 @@ class SharedFrontier:
 
     def _pop(self) -> Request | None:
         while (taken := self._turns.pop()) is not None:
-            if not self._queue.still_ours(taken):
-                continue
             try:
                 request = read_request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - third-party code and data

@@ -392,7 +392,7 @@ class SharedKey:
         ops = "".join([entry.op for entry in call.entries])
         ages = [f"{item}:{age}" for item, (_, age) in enumerate(marked, 1) if age is not None]
         marks = (
-            "" if ops == "m" * len(ops) else ops,
+            ops,
             b"".join([self.probe(fingerprint) for fingerprint, _ in marked]),
             " ".join(ages),
             next_slice,

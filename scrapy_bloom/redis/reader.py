@@ -110,7 +110,8 @@ class Reader:
         client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
             slots = client.zrange(base + "turns", 0, count - 1)
-            first = [client.zrangebylex(base + "queue", *_range(slot), 0, count) for slot in slots]
+            ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
+            first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
             in_turn = chain.from_iterable(zip_longest(*first))
             yield from map(Taken.read_member, islice(filter(None, in_turn), count))
 
@@ -126,8 +127,3 @@ class Reader:
         values = client.hmget(self._key, names) if names else ()
         pairs = zip(names, values, strict=True)
         return {name.decode(errors="replace"): value for name, value in pairs if value is not None}
-
-
-def _range(slot: bytes) -> tuple[bytes, bytes]:
-    """Return between which members of the queue the requests of a slot are."""
-    return b"[" + with_length(slot), b"(" + with_length(slot) + b"\xff"

@@ -23,6 +23,7 @@ import heapq
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -65,7 +66,6 @@ class _Slot:
     """What this worker knows of a download slot.
 
     Attributes:
-        sent: requests of it that the engine has.
         unused: how many of its turns in a row were not used.
         used: whether a request of it was ever sent to it, as far as is known.
         agreed: its delay as this worker has last told or heard it; None for neither.
@@ -74,7 +74,6 @@ class _Slot:
             sent in any case, or a process that is always late would send nothing.
     """
 
-    sent: int = 0
     unused: int = 0
     used: bool = False
     agreed: float | None = None
@@ -209,7 +208,7 @@ class Turns:
         """Record that the engine has a request."""
         if taken.slot:
             slot = self._slots.setdefault(taken.slot, _Slot())
-            slot.sent, slot.returned = slot.sent + 1, False
+            slot.returned = False
             if slot.agreed == 0 and taken.delay and taken.start > slot.told + _TAKES_EFFECT:
                 slot.used = True  # another worker has told its pace again: it sends requests to it
             self._begun[request] = taken
@@ -247,15 +246,13 @@ class Turns:
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
             taken = self._begun.pop(request)
-            slot = self._slots[taken.slot]
-            slot.sent -= 1
             if request not in self._reached:
                 self._waste(taken)
-            elif not slot.unused:
+            elif not self._slots[taken.slot].unused:
                 self._tell(taken)
             self._reached.discard(request)
         if len(self._slots) > _MOST_SLOTS:
-            self._slots = {name: each for name, each in self._slots.items() if each.sent}
+            self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
         return len(ended)
 
     def _tell(self, taken: Taken) -> None:
@@ -318,8 +315,9 @@ class Turns:
     @property
     def busy(self) -> Sequence[bytes]:
         """Slots of which the engine has enough requests."""
-        sent = ((name, each.sent) for name, each in self._slots.items() if each.sent)
-        return [name for name, count in sent if self._downloads.has_enough(_key(name), count)]
+        sent = Counter(taken.slot for taken in self._begun.values())
+        has_enough = self._downloads.has_enough
+        return [slot for slot, count in sent.items() if has_enough(_key(slot), count)]
 
     def start_over(self) -> None:
         """Tell the configured paces again: the server has lost something."""

@@ -97,7 +97,7 @@ local function judge(ops, probes, max_ages)
   if max_ages ~= '' then
     for one, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(one)] = tonumber(age) end
   end
-  for entry = 1, ops == '' and #probes / PROBE_BYTES or #ops do
+  for entry = 1, #ops do
     local op = ops:sub(entry, entry)
     if op ~= 'p' then
       number = number + 1

@@ -10,7 +10,7 @@
 --               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
 --               that a request may be taken; 1 if hosts without a delay share one slot, else 0
 --   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
---               no probe. "x": forget. Empty: all are "m"
+--               no probe. "x": forget
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
 --   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty

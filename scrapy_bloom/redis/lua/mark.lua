@@ -36,7 +36,7 @@ local function carry_out()
   digits = judge(letters, probes, max_ages)
   text = write_slices(slices)
   call('HSET', header, 'a:' .. worker, digits .. ' ', 'slices', text)
-  if letters ~= '' then call('HSET', header, 'forgotten', format('%d', forgotten)) end
+  if letters:find('x', 1, true) then call('HSET', header, 'forgotten', format('%d', forgotten)) end
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
