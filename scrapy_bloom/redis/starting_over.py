@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred, succeed
 
-from scrapy_bloom.crawl.engine import call_later
+from scrapy_bloom.crawl.engine import pause
 from scrapy_bloom.redis.upkeep import PAUSE
 
 if TYPE_CHECKING:
@@ -90,6 +89,4 @@ class Starts:
         async for each in start:
             yield each
             while self._queue.is_full and not self._stopped:
-                pause: Deferred[None] = Deferred()
-                call_later(PAUSE, partial(pause.callback, None))
-                await maybe_deferred_to_future(pause)
+                await maybe_deferred_to_future(Deferred.fromCoroutine(pause(PAUSE)))
