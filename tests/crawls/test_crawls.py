@@ -9,7 +9,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import signals
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import RFP, Follower, crawl
+from support.crawling import RFP, Follower, crawl, messages
 from support.graceful_stop import Stopping, close, hold, stop_after
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
@@ -46,13 +46,6 @@ async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
 # Stopped and resumed
 
 
-def warnings(caplog):
-    """Return our warnings and errors since the last call."""
-    said = [r.getMessage() for r in caplog.records if r.name.startswith("scrapy_bloom")]
-    caplog.clear()
-    return said
-
-
 @ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tmp_path, caplog):
@@ -65,7 +58,7 @@ async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tm
         last = await crawl(Follower, job, url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert warnings(caplog) == []
+    assert messages(caplog) == []
     assert last.stats.get_value("bloom/restored") >= fetched
 
 
@@ -78,11 +71,11 @@ async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path,
         await crawl(Stopping, job | {"DUPEFILTER_CLASS": RFP}, url=pages.url)
         seen = (tmp_path / "requests.seen").read_bytes()
         await crawl(Stopping, job, url=pages.url)
-        [warning] = warnings(caplog)
+        [warning] = messages(caplog)
         assert "requests.seen: the marks of Scrapy's own filter are not read" in warning
         last = await crawl(Follower, job, url=pages.url)
     assert pages.missed == set()
-    assert warnings(caplog) == []
+    assert messages(caplog) == []
     assert last.stats.get_value("bloom/restored") > 0
     assert (tmp_path / "requests.seen").read_bytes() == seen
 
@@ -159,7 +152,7 @@ async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tm
     with SteadySite(pages=40, links=80) as pages:
         lost = (await crawl(Unstored, job, url=pages.url)).stats.get_value("bloom/withdrawn")
         assert lost > 20
-        [warning] = warnings(caplog)
+        [warning] = messages(caplog)
         assert f"{lost} requests could not be serialized" in warning
         await crawl(Lambdas, job, url=pages.url)
     assert pages.missed == set()

@@ -6,17 +6,13 @@ import signal
 
 import pytest
 from pytest_twisted import ensureDeferred
-from support.crawling import KEPT, crawl
+from support.crawling import KEPT, crawl, messages
 from support.graceful_stop import stop
 from support.in_flight import pages_of, taken_by
 from support.localredis import LocalRedis
 from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
 from support.waiting import until
-
-from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import delete
-from scrapy_bloom.redis.worker import Worker
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
@@ -88,13 +84,6 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
     assert queue_is_empty(server)
 
 
-def warnings(caplog):
-    """Return our warnings and errors since the last call."""
-    said = [r.getMessage() for r in caplog.records if r.name.startswith("scrapy_bloom")]
-    caplog.clear()
-    return said
-
-
 @ensureDeferred
 @few_pages
 async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
@@ -103,9 +92,9 @@ async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
     caplog.set_level("WARNING")
     ours = {**KEPT, "BLOOM_REDIS_TIMEOUT": 10, "BLOOM_REDIS_URL": server.url}
     await crawl(settings=ours, url=site.url)
-    assert warnings(caplog) == []
+    assert messages(caplog) == []
     await crawl(settings=ours, url=site.url)
-    (warning,) = warnings(caplog)
+    (warning,) = messages(caplog)
     assert re.search(r"key \S*follower:bloom.* \d+ (pages|fingerprints)", warning)
     assert "scrapy bloom delete" in warning
     assert site.repeated == {}
@@ -113,7 +102,7 @@ async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
     assert code == 0
     assert server.client().keys("*") == [b"scrapybot:follower:bloom"]  # the note, for a day
     await crawl(settings=ours, url=site.url)
-    assert warnings(caplog) == []
+    assert messages(caplog) == []
     assert set(site.repeated.values()) == {2}
     assert len(site.repeated) == site.pages
 
@@ -248,20 +237,3 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
     assert "Traceback" not in "".join(logs)
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
-
-
-def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(site, server, tmp_path):
-    with shared(site, server, tmp_path) as workers:
-        worker = workers.join()
-        reach(site, 25)
-        worker.freeze()
-        key = "scrapybot:worker:bloom"
-        own = Worker(Server(server.url), 10.0)
-        until(lambda: delete(own, key) == {})  # its lease ends
-        own.close()
-        assert server.client().keys("*") == [key.encode()]
-        worker.send_signal(signal.SIGCONT)
-        assert workers.wait() == ["bloom_filter_lost"]
-    assert "deleted" in worker.log
-    assert server.client().keys("*") == [key.encode()]
-    assert "starts over" not in worker.log

@@ -14,6 +14,7 @@ from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
 from support.graceful_stop import Stopping
+from support.lease_times import shift_leases
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
@@ -26,7 +27,9 @@ from twisted.internet.threads import deferToThread
 from scrapy_bloom.crawl.engine import call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import queue, upkeep
-from scrapy_bloom.redis.key import SharedKey
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.key import SharedKey, delete
+from scrapy_bloom.redis.worker import Worker
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -376,6 +379,22 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
         await crawl(Unlucky, shared, url=pages.url)
     assert pages.missed == set()
     assert Unlucky.starts == 3
+
+
+@ensureDeferred
+async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, server, key):
+    other = Worker(Server(server.url), 10.0)
+
+    def is_deleted():
+        shift_leases(server, key, -3600)
+        return delete(other, key) == {}
+
+    with LocalSite(pages=60, links=6) as pages:
+        pages.when(20, lambda: until(is_deleted))
+        crawler = await crawl(settings=shared | {"CLOSESPIDER_TIMEOUT": 60}, url=pages.url)
+    other.close()
+    assert crawler.stats.get_value("finish_reason") == "bloom_filter_lost"
+    assert server.client().keys(f"*{key}*") == [key.encode()]  # the note
 
 
 @pytest.fixture

@@ -95,6 +95,13 @@ async def crawl(spider=Follower, settings=None, **arguments):
     return crawler
 
 
+def messages(caplog):
+    """Return our warnings and errors, or what else is captured, since the last call."""
+    found = [r.getMessage() for r in caplog.records if r.name.startswith("scrapy_bloom")]
+    caplog.clear()
+    return found
+
+
 async def download(crawler, request):
     """Download a request past the scheduler; return the response."""
     if hasattr(crawler.engine, "download_async"):  # from Scrapy 2.14

@@ -2,8 +2,7 @@
 
 from threading import Event
 
-from scrapy.utils.defer import deferred_from_coro
-
+from scrapy_bloom.crawl.engine import close_spider
 from support.crawling import Follower
 from support.waiting import PATIENCE
 
@@ -50,11 +49,7 @@ def hold(site, deliveries, answers=AT_ONCE):
 
 def close(crawler):
     """Close the spider of a crawl in this process, from one of its callbacks."""
-    engine = crawler.engine
-    if hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
-        deferred_from_coro(engine.close_spider_async(reason="enough"))
-    else:
-        engine.close_spider(crawler.spider, "enough")
+    close_spider(crawler, "enough")
 
 
 class Stopping(Follower):
