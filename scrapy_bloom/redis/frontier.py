@@ -118,8 +118,7 @@ class SharedFrontier:
         crawler, report = self._crawler, self._report
         settings = Settings.of(crawler)
         session = Session(crawler, settings, report)
-        one_slot = not self._by_host
-        self._queue = await queue_of(crawler, session, report, self._kind, one_slot=one_slot)
+        self._queue = await queue_of(crawler, session, report, self._kind)
         self._decider = Decider(
             session, self._queue, self._in_flight, self._ledger, report, settings[WINDOW]
         )
@@ -169,6 +168,7 @@ class SharedFrontier:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
             self._in_flight.start_held(held)
+            self._soon(upkeep.PATIENT)  # to learn which hosts others leave alone
             return held
         if not self._queue.holds_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
@@ -340,7 +340,8 @@ class SharedFrontier:
         self._queue.next_call.paces.update(self._turns.take_paces())
         call = self._queue.prepare(
             want,
-            look=not (self._has_work or len(self._in_flight)),  # for what others have made
+            # For what others have made, and which hosts they leave alone.
+            look=len(self._memory) > 0 or not (self._has_work or len(self._in_flight)),
             default=self._downloads.default,
             busy=self._turns.busy,
         )

@@ -97,7 +97,6 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         postponed: ids of requests that are to wait, each until when; likewise.
-        one_slot: whether hosts without a delay share one slot.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -114,7 +113,6 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     postponed: list[tuple[bytes, float]] = field(default_factory=list)
-    one_slot: bool = False
 
 
 class Answer(NamedTuple):
@@ -124,8 +122,8 @@ class Answer(NamedTuple):
         verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         next_turn: seconds until more can be taken; infinite if nothing waits.
-        held: if hosts share one slot, those that are left alone, each until when, by
-            ``time.monotonic()``.
+        held: slots that are left alone, each until when, by ``time.monotonic()``: where hosts share
+            one slot, and for requests that are only in memory, nothing else says so.
         void: whether there was a surprise instead: what was taken before is no longer ours.
         start_over: whether the server has lost something, too. What this worker has taken and not
             begun must be offered again, and ``start()`` must run again.
@@ -402,7 +400,7 @@ class SharedKey:
             return [*self._lives, numbers, *marks]
         more = (
             *(call.take, call.room, call.retry),
-            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD, int(call.one_slot)),
+            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
         )
         now = time.monotonic()
         waits = [

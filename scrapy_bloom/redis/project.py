@@ -104,7 +104,7 @@ def plan_of(
 
 
 async def queue_of(
-    crawler: Crawler, session: Session, report: Report, kind: QueueKind, *, one_slot: bool
+    crawler: Crawler, session: Session, report: Report, kind: QueueKind
 ) -> SharedQueue:
     """Return the queue of a crawl, once the server can be used.
 
@@ -112,7 +112,6 @@ async def queue_of(
     the policy ``close`` it does not wait at all.
 
     :param kind: the order of requests with the same priority, and their serialization.
-    :param one_slot: whether hosts without a delay share one slot.
     :raises BloomError: if the crawl cannot be kept as configured.
     """
     settings, project = Settings.of(crawler), project_of(crawler)
@@ -121,7 +120,7 @@ async def queue_of(
     owner = {"project": project, "spider": spider, "order": str(kind)}
     plan = plan_of(settings, session.fingerprinter, session.made_by, **owner)
     server, key = server_of(settings), key_of(settings, spider=spider, project=project)
-    begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan, one_slot=one_slot)
+    begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan)
     began, warned, answered = time.monotonic(), -inf, False
     while True:
         try:
@@ -141,10 +140,10 @@ async def queue_of(
         await pause(upkeep.RETRY)
 
 
-def _open(server: Server, timeout: float, key: str, plan: Plan, *, one_slot: bool) -> SharedQueue:
+def _open(server: Server, timeout: float, key: str, plan: Plan) -> SharedQueue:
     worker = Worker(server, timeout)
     try:
-        return SharedQueue(worker, key, plan, one_slot=one_slot)
+        return SharedQueue(worker, key, plan)
     except BaseException:
         worker.close()
         raise

@@ -42,7 +42,6 @@ class SharedQueue:
     :param worker: runs the scripts.
     :param key: of the filter.
     :param plan: with project, spider and order.
-    :param one_slot: whether hosts without a delay share one slot.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is under the key, or another crawl.
 
@@ -54,12 +53,11 @@ class SharedQueue:
         shared: the worker at the key.
     """
 
-    def __init__(self, worker: Worker, key: str, plan: Plan, *, one_slot: bool = False) -> None:
+    def __init__(self, worker: Worker, key: str, plan: Plan) -> None:
         self.worker = worker
         self.offering = self.surprises = 0
         self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)
-        self._one_slot = one_slot
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self._taken: set[Taken] = set()
@@ -161,7 +159,6 @@ class SharedQueue:
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy = take, default, busy
-            call.one_slot = self._one_slot
             call.risky = any(taken.tries >= RISKY for taken in self._taken)
         return self._call
 

@@ -3,12 +3,12 @@
 --
 -- ARGV, in this order:
 --   epoch, worker  who calls
---   numbers     thirteen: of this call; of the last call whose answer the worker has, 0 if it only has a record,
+--   numbers     twelve: of this call; of the last call whose answer the worker has, 0 if it only has a record,
 --               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
 --               of them, after the first; how many failed ones to put back into the queue; the tries after
 --               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
 --               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
---               that a request may be taken; 1 if hosts without a delay share one slot, else 0
+--               that a request may be taken
 --   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget
 --   probes      of the entries
@@ -25,8 +25,8 @@
 --   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; if hosts share a
---            slot, those that are left alone, as in `holds`, at most 500; and what was taken.
+-- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; slots that are
+--            left alone, as in `holds`, at most 500; and what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
@@ -42,7 +42,7 @@ local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
-local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead, one_slot =
+local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead =
   read_numbers(numbers)
 local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
@@ -72,8 +72,7 @@ local function answer()
   report = format('%s %d %d %s %s %d %d %d %d', report, forgotten, call('ZCARD', later), fields[11] or '0 0 0',
     seconds_left(), clock, next_turn, queued, failed_now)
   local left_alone = {}
-  local rows = one_slot == 1
-    and call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION) or {}
+  local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
   for i = 1, #rows, 2 do
     left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
   end
