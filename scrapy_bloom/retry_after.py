@@ -7,13 +7,12 @@ import time
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import BACK, scheduler_of, slot_of
+from scrapy_bloom.crawl.engine import BACK, leave_first_slot, scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
@@ -92,9 +91,10 @@ class RetryAfter:
         """Look at a response before others do; those out of a cache do not count."""
         if "cached" in response.flags:
             return response
+        leave_first_slot(request)  # of one that a middleware follows
         if response.status not in _STATUSES:
             if self._hosts:
-                self._hosts.pop(slot_of(self._crawler, _at_its_own_host(request)), None)
+                self._hosts.pop(slot_of(self._crawler, request), None)
             return response
         wish = read_wish(response.headers.get("Retry-After"))
         if wish > 0 and self._hold(request, min(wish, self._longest)):
@@ -106,7 +106,6 @@ class RetryAfter:
 
         Only what makes a hold longer is spent: eight such answers at once are one hold.
         """
-        request = _at_its_own_host(request)
         slot, now = slot_of(self._crawler, request), time.monotonic()
         until, spent = self._hosts.get(slot, (0.0, 0.0))
         if spent >= _BUDGET * self._longest:
@@ -135,18 +134,6 @@ class RetryAfter:
     def _not_retried(self, request: Request) -> None:
         """Remove the delay of a request whose response goes to the spider: links may inherit it."""
         request.meta.pop(DELAY, None)
-
-
-def _at_its_own_host(request: Request) -> Request:
-    """Return a redirected request without the slot that Scrapy has left in its meta.
-
-    That is the host from which it was redirected, and it is not that one which asks.
-    """
-    before = request.meta.get("redirect_urls", ())
-    if request.meta.get("download_slot") not in {urlsplit(url).hostname for url in before}:
-        return request
-    meta = {key: value for key, value in request.meta.items() if key != "download_slot"}
-    return request.replace(meta=meta)
 
 
 def read_wish(header: bytes | None) -> float:

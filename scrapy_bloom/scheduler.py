@@ -13,7 +13,13 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Timer, is_inspection_command, refuse, write_no_state
+from scrapy_bloom.crawl.engine import (
+    Timer,
+    is_inspection_command,
+    leave_first_slot,
+    refuse,
+    write_no_state,
+)
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
@@ -153,6 +159,7 @@ class Scheduler(ScrapyScheduler):
         if not isinstance(request.priority, int):  # Scrapy checks only what its constructor gets
             given: Any = request.priority
             request.priority = int(given) if isinstance(given, float) and isfinite(given) else 0
+        leave_first_slot(request)
         if frontier.enqueue(request):
             return True
         self.df.log(request, self.spider)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import scrapy
@@ -303,6 +304,17 @@ class Downloads:
 def pop_back(request: Request) -> bool:
     """Return whether a request has gone back before it was sent. That leaves its meta."""
     return bool(request.meta.pop(BACK, False))
+
+
+def leave_first_slot(request: Request) -> None:
+    """Remove the download slot that Scrapy has left in the meta of a redirected request.
+
+    It is that of the host from which it was redirected: the pace and the holds of its own host
+    would not count.
+    """
+    before = request.meta.get("redirect_urls", ())
+    if before and request.meta.get("download_slot") in {urlsplit(url).hostname for url in before}:
+        del request.meta["download_slot"]
 
 
 def slot_of(crawler: Crawler, request: Request) -> str:

@@ -224,6 +224,24 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog
 
 
 @ensureDeferred
+async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, caplog):
+    """Scrapy sends what another host redirects in the slot of that host."""
+    caplog.set_level("INFO")
+    names = [f"/p{number}" for number in range(8)]
+    with Pages({"/busy": busy(4), **{name: [] for name in names}}) as pages:
+        other = pages.url.replace(pages.HOST, "localhost")
+        pages.pages["/"] = ["/busy", *(f"{other}/to{name}" for name in names)]
+        pages.pages |= {f"/to{name}": lambda path, _: pages.url + path[3:] for name in names}
+        await crawl(Follower, {**kept, "DOWNLOAD_DELAY": 0.3}, url=pages.url + "/")
+    first, _ = pages.times["/busy"]
+    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
+    held = said - time.time() + time.monotonic()
+    moments = [moment for name in names for moment in pages.times[name]]
+    assert len(moments) == 8
+    assert not [moment for moment in moments if held < moment < first + 4 - EARLY]
+
+
+@ensureDeferred
 async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
     """It does not pass through the scheduler, and would be asked for again and again."""
 

