@@ -402,6 +402,17 @@ async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settin
 
 
 @ensureDeferred
+@pytest.mark.parametrize(
+    "own", [{}, {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": RFP}]
+)
+async def test_a_job_with_requests_of_its_own_refuses_a_crawl_in_redis(job, caplog, own):
+    with site() as pages:
+        await crawl(Stopping, kept(job, **own), url=pages.url)
+    said = await crawl_refused(kept(job, **NOWHERE), caplog)
+    assert "They were left as they are" in said
+
+
+@ensureDeferred
 async def test_a_job_with_other_queues_is_refused(job, caplog):
     with site() as pages:
         await crawl(Stopping, kept(job), url=pages.url)
