@@ -51,8 +51,7 @@ class _Connection(BaseRequestHandler):
     def _requests(self):
         while request := self.request.recv(1 << 20):
             fault = self.proxy.fault(request)
-            if fault != "twice":
-                self.fault = fault or self.fault
+            self.fault = fault or self.fault
             time.sleep(self.proxy.delay)
             if self.fault == "reset":
                 return
@@ -102,7 +101,7 @@ class Proxy(Served):
     - stall: it is not delivered, the connection stays;
     - stall reply: it is delivered, no reply comes, the connection stays;
     - half reply: it is delivered, the connection is reset in the middle of the reply;
-    - twice: it is delivered twice, and the second reply goes nowhere;
+    - twice: it is delivered twice, no reply comes, the connection stays;
     - garble reply: it is delivered, the reply is one that no client can read;
     - late: the connection is reset, and the request delivered when `deliver` is called.
     """
