@@ -79,7 +79,7 @@ COMMIT_ERRORS: Final = Stat("bloom/frontier/commit_errors", "commits that failed
 REQUEUED: Final = Stat(
     "bloom/frontier/requeued", "requests of dead workers that this one put back into the queue"
 )
-MOVED_ASIDE: Final = Stat(
+FAILED_LIST: Final = Stat(
     "bloom/frontier/failed",
     "requests moved to the failed list after ten tries: each time a worker died with them, took"
     " longer than its lease, or could not load them",

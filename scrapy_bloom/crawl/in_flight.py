@@ -27,7 +27,7 @@ class Visit:
     """One request on its way from a queue to being done.
 
     Attributes:
-        row: its row in the file, or what was taken from Redis; None if it could not be stored.
+        row: its row in the file, or the :class:`Taken` of Redis; None if it could not be stored.
         marks: its marks, which the next run must ignore until it is done.
         parents: the pages that cannot be done before it is.
         roots: the stored pages that led to it, perhaps through others that are not stored.
@@ -57,15 +57,15 @@ class InFlight:
     :param report: writes to stats and log.
 
     Attributes:
-        held: by mark, the requests that wait or waited in memory, until :meth:`release`.
+        kept_marks: by mark, the requests that wait or waited in memory, until :meth:`release`.
     """
 
     def __init__(self, engine: Engine, report: Report) -> None:
         self._engine = engine
         self._report = report
         self._visits: dict[Request, Visit] = {}
-        self._held: dict[Request, Visit] = {}
-        self.held: dict[bytes, list[Visit]] = {}
+        self._kept: dict[Request, Visit] = {}
+        self.kept_marks: dict[bytes, list[Visit]] = {}
         self._done: list[Visit] = []
         engine.watch(self._raised)
 
@@ -78,7 +78,7 @@ class InFlight:
         self._visits[request] = Visit(row)
         self._engine.sent(request)
 
-    def hold(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> Request:
+    def keep(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> Request:
         """Record a request that waits in memory because it cannot be stored.
 
         The page that yielded it waits for it. If that page is unknown or not in flight, all pages
@@ -93,10 +93,10 @@ class InFlight:
         for each in visit.parents:
             each.waits_for += 1
         for mark in marks:
-            self.held.setdefault(mark, []).append(visit)
-        if request in self._held or request in self._visits:
+            self.kept_marks.setdefault(mark, []).append(visit)
+        if request in self._kept or request in self._visits:
             request = request.copy()
-        self._held[request] = visit
+        self._kept[request] = visit
         self._report.add(stats.HELD)
         self._report.inc("scheduler/unserializable")
         self._report.once(
@@ -123,7 +123,7 @@ class InFlight:
         If the page it duplicates is only held in memory, the pages that led here must wait for it
         as well: only the stored ones, since a held page waits for nothing but what it has yielded.
         """
-        for held in self.held.get(mark, ()):
+        for held in self.kept_marks.get(mark, ()):
             if not held.waits_for:
                 continue  # it is done
             for parent in _stored(self._led_to(request)) - held.roots:
@@ -138,9 +138,9 @@ class InFlight:
         parent = None if by is None else self._visits.get(by)
         return tuple(self._visits.values()) if parent is None else (parent,)
 
-    def start_held(self, request: Request) -> None:
+    def start_kept(self, request: Request) -> None:
         """Record that a held request was taken."""
-        self._visits[request] = self._held.pop(request)
+        self._visits[request] = self._kept.pop(request)
         self._engine.sent(request)
 
     def pop_done(self) -> list[Visit]:
@@ -155,9 +155,9 @@ class InFlight:
     def release(self, visit: Visit) -> None:
         """Forget the marks of a visit that is done."""
         for mark in visit.marks:
-            self.held[mark].remove(visit)
-            if not self.held[mark]:
-                del self.held[mark]
+            self.kept_marks[mark].remove(visit)
+            if not self.kept_marks[mark]:
+                del self.kept_marks[mark]
 
     def _end(self, visit: Visit) -> None:
         stack = [visit]

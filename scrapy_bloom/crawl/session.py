@@ -1,4 +1,4 @@
-"""Decides on each request of a crawl: its fingerprint, its verdict, and what to forget.
+"""What is asked about each request of a crawl: its fingerprint, its verdict, and what to forget.
 
 A request is a duplicate if all its marks are there. :meth:`Session.questions` is that rule: whoever
 knows marks, the local filter at once or a worker of Redis later, loops over the same questions, and

@@ -107,7 +107,7 @@ class LocalFrontier:
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] == "machine"
         self._in_flight = InFlight(engine, report)
-        job.store.marks.withheld = self._in_flight.held
+        job.store.marks.withheld = self._in_flight.kept_marks
         unsure = job.killed or not job.previous
         self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
@@ -132,7 +132,7 @@ class LocalFrontier:
         filtered = not (pop_back(request) or request.dont_filter)
         if filtered and self._session.check(request) is SEEN:
             # A held request is lost at a stop: the pages that led to it are fetched again.
-            if self._in_flight.held:
+            if self._in_flight.kept_marks:
                 for mark in self._marks_of(request):
                     self._in_flight.note_duplicate(request, mark)
             self._arm()
@@ -141,7 +141,7 @@ class LocalFrontier:
         if error is None:
             self._inc("scheduler/enqueued/disk")
         else:
-            self._hold(request, error, due, filtered=filtered)
+            self._keep_in_memory(request, error, due, filtered=filtered)
             self._inc("scheduler/enqueued/memory")
         self._inc("scheduler/enqueued")
         self._arm()
@@ -153,7 +153,7 @@ class LocalFrontier:
         """Return the next request to send; those that could not be stored come first."""
         request = self._memory.pop(self._later.held_until)
         if request is not None:
-            self._in_flight.start_held(request)
+            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
@@ -226,7 +226,7 @@ class LocalFrontier:
         if self._broken:  # the file is left as it is
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
-        self._report.describe(replace(info, items=info.items - len(self._in_flight.held)))
+        self._report.describe(replace(info, items=info.items - len(self._in_flight.kept_marks)))
         self._report.set(stats.PENDING, len(self._store))
         self._report.flush()
         return stored
@@ -241,7 +241,7 @@ class LocalFrontier:
             later.move_due()
             taken = self._queues.pop(later.held)
             while taken is not None and (until := later.held_until(taken[0])):
-                if not later.put_aside(*taken, until):
+                if not later.postpone(*taken, until):
                     break
                 self._arm()
                 taken = self._queues.pop(later.held) if later.has_room else None
@@ -267,10 +267,12 @@ class LocalFrontier:
             report_rest(self._report, len(self) - self._ready, self._later.next_due)
         raise DontCloseSpider
 
-    def _hold(self, request: Request, error: Exception, due: float, *, filtered: bool) -> None:
+    def _keep_in_memory(
+        self, request: Request, error: Exception, due: float, *, filtered: bool
+    ) -> None:
         """Hold a request in memory, and keep the page that yielded it in the store."""
         marks = self._marks_of(request) if filtered else ()
-        request = self._in_flight.hold(request, error, marks)
+        request = self._in_flight.keep(request, error, marks)
         self._store.marks.withheld_changed(marks)
         self._memory.push(request, due)
 

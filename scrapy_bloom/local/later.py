@@ -31,7 +31,7 @@ _HOLDS: Final = "holds"  # the note: slot -> date, seconds
 _HEAD: Final = struct.Struct(">ddq")  # date, seconds of the wait, priority; then the request
 _MOST_PRIORITY: Final = 2**63 - 1
 _MOVED: Final = 50  # most requests that move at once
-_ASIDE: Final = 100  # most that are put aside between two commits
+_POSTPONED: Final = 100  # most that are postponed between two commits
 
 
 class Stored(NamedTuple):
@@ -89,7 +89,7 @@ class Later:
         self._rows: Waiting[int] = Waiting()
         self.memory = Memory(memory)
         self._holds: Holds[str] = Holds()
-        self._room = _ASIDE
+        self._room = _POSTPONED
         self._timer = Timer(engine.wake)
         since = time.monotonic() - time.time()
         for each in stored_requests(store):
@@ -156,10 +156,10 @@ class Later:
 
     @property
     def has_room(self) -> bool:
-        """Whether requests may be put aside before the next commit."""
+        """Whether requests may be postponed before the next commit."""
         return self._room > 0
 
-    def put_aside(self, request: Request, row: int, until: float) -> bool:
+    def postpone(self, request: Request, row: int, until: float) -> bool:
         """Let a request wait that was taken from the one queue of all slots.
 
         Return False, with nothing changed, if it cannot be stored.
@@ -171,10 +171,10 @@ class Later:
         return True
 
     def note_committed(self) -> None:
-        """Record a commit: more requests may be put aside."""
+        """Record a commit: more requests may be postponed."""
         if not self.has_room:
             self._engine.wake()
-        self._room = _ASIDE
+        self._room = _POSTPONED
 
     # Waking the engine
 

@@ -5,9 +5,10 @@ A request goes from ``frontier`` to ``deciding``, which asks what it needs to kn
 ``turns``, which sends it in time; and when its page is done, to ``ledger``. ``pacing`` says when to
 call. ``filter`` and ``plain`` are for crawls with other schedulers, and ``reader`` only reads.
 
-Five ideas: a header, a call, a lease, a surprise, what a worker knows. `lua/_common.lua` has the
-header, `lua/call.lua` the call, `worker` the lease, and `key` one worker at one key, what it knows
-and its surprises; `filter` and `queue` build on these.
+Six ideas: a header, a call, a lease, a surprise, what a worker knows, a turn. `lua/_common.lua` has
+the header, and `lua/call.lua` the call. `worker` runs scripts; `key` is one worker at one key: its
+lease, what it knows, and its surprises; `filter` and `queue` build on it. `lua/_workers.lua` says
+what becomes of dead workers, `turns` and `lua/_queue.lua` whose turn is next.
 """
 
 from importlib.util import find_spec

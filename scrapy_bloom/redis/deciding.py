@@ -67,7 +67,7 @@ class Decider:
     ) -> None:
         self._session, self._queue, self._in_flight = session, queue, in_flight
         self._ledger, self._report = ledger, report
-        self._late: list[Request] = []  # were accepted, and are duplicates
+        self._duplicates: list[Request] = []  # were accepted, and are duplicates
         # Marks of requests that were held in memory: Redis has none of them.
         self._in_memory = Recent(window)
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
@@ -101,7 +101,7 @@ class Decider:
         It is unique for this worker only.
 
         :param error: why it cannot be stored.
-        :returns: the request to send later, see :meth:`InFlight.hold`.
+        :returns: the request to send later, see :meth:`InFlight.keep`.
         """
         marks: Page = ()
         if judged.fingerprint is not None:
@@ -111,7 +111,7 @@ class Decider:
         self._in_memory.add(marks)
         self._report.inc("scheduler/enqueued/memory")
         self._report.inc("scheduler/enqueued")
-        return self._in_flight.hold(request, error, marks)
+        return self._in_flight.keep(request, error, marks)
 
     def start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, and forget what is in no server.
@@ -132,10 +132,10 @@ class Decider:
             entry.source.callback(seen)
         return queued
 
-    def take_late(self) -> list[Request]:
+    def take_duplicates(self) -> list[Request]:
         """Return the requests that were accepted and turned out to be duplicates, once."""
-        late, self._late = self._late, []
-        return late
+        duplicates, self._duplicates = self._duplicates, []
+        return duplicates
 
     def _judge(self, request: Request) -> Judged:
         """Judge a request by what this worker knows, without counting it.
@@ -194,7 +194,7 @@ class Decider:
         if fingerprint is not None and verdict is SEEN:
             if self._drop(request, fingerprint, judged.steps):
                 self._ledger.answer(question)
-                self._late.append(request)
+                self._duplicates.append(request)
                 return
             fingerprint = None
         if fingerprint is None:

@@ -1,4 +1,4 @@
-"""A crawl's requests and marks in Redis, behind the :class:`Frontier` that a scheduler calls.
+"""A crawl's requests and marks in Redis, behind what a scheduler calls.
 
 Nothing here waits for the server: one call at a time runs in a thread, and whatever arrives
 meanwhile is sent with the next one. A page is reported as done when everything that it led to has
@@ -167,10 +167,10 @@ class SharedFrontier:
         if (held := self._memory.pop(self._turns.held_until)) is not None:
             self._report.inc("scheduler/dequeued/memory")
             self._report.inc("scheduler/dequeued")
-            self._in_flight.start_held(held)
+            self._in_flight.start_kept(held)
             self._soon(upkeep.PATIENT)  # to learn which hosts others leave alone
             return held
-        if not self._queue.holds_lease:  # what was taken may be another worker's by now
+        if not self._queue.has_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
             return None
         if not len(self._turns):
@@ -273,7 +273,7 @@ class SharedFrontier:
             self._call_now()
         for taken in self._turns.take_unused():
             self._queue.give_back_turn(taken)
-        for taken in self._turns.take_late():
+        for taken in self._turns.take_returning():
             self._queue.release(taken, "back")
         visits = self._in_flight.pop_done()
         self._pacing.note_ended(len(visits))
@@ -369,7 +369,7 @@ class SharedFrontier:
         self._queue.settle(call, answer)
         if self._decider.deliver(answer.verdicts):
             self._pacing.note_pushed()
-        for request in self._decider.take_late():
+        for request in self._decider.take_duplicates():
             self._dupefilter.log(request, self._spider)
             self._crawler.signals.send_catch_log(
                 signals.request_dropped, request=request, spider=self._spider

@@ -1,14 +1,16 @@
 """The requests of a crawl in Redis, shared by any number of workers, with the marks of their pages.
 
-A request is in exactly one place: in the buffer of the worker that made it, in the queue, taken by
-a worker, or done. One call marks it and queues it, so mark and request live and die together.
+A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
+taken by a worker, on the failed list, or done. One call marks it and queues it, so mark and request
+live and die together.
 
 A call has three steps, so that the event loop never waits for the server: :meth:`prepare` builds
 it, :meth:`carry_out` makes it in a thread, and :meth:`settle` applies the answer.
 
 If the key is not as this worker knows it, the call ends in a :class:`Surprise`. Then
-:meth:`carry_out` opens the key again, under a new name. The answer says that what was taken is
-void, and whether the caller must begin again: offer what was not begun, and run ``start()``.
+:meth:`carry_out` opens the key again, and this worker takes a new name. The answer says that what
+was taken is void, and whether the caller must begin again: offer what was not begun, and run
+``start()``.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ class SharedQueue:
         return self.counts.waiting
 
     @property
-    def holds_lease(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether, by its own clock, this worker cannot have been taken for dead."""
         return self.shared.renewed > time.monotonic() - upkeep.LEASE
 

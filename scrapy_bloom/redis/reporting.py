@@ -120,7 +120,7 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
     for stat, value in (
         (stats.LATER, queue.counts.later + later),
         (stats.REQUEUED, worker.requeued),
-        (stats.MOVED_ASIDE, queue.counts.failed),
+        (stats.FAILED_LIST, queue.counts.failed),
         (stats.FROM_BACKEND["outages"], worker.outages),
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):

@@ -106,8 +106,8 @@ class Turns:
         self._announced: set[bytes] = set()  # slots of which the server knows the configured pace
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
-        self._late: list[Taken] = []
-        self._waiting: set[str] = set()  # slots in which requests wait without a turn
+        self._returning: list[Taken] = []
+        self._stuck: set[str] = set()  # slots in which requests wait without a turn
         self.holds: Holds[bytes] = Holds()
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class Turns:
         """Add requests that were taken, in the order in which they came."""
         for each in taken:
             if self._is_held(each):
-                self._late.append(each)
+                self._returning.append(each)
                 continue
             heapq.heappush(self._ready, (each.start, next(self._numbers), each))
             if each.listed and self._downloads.adjusts:
@@ -163,7 +163,7 @@ class Turns:
             if not _is_late(taken, now) or self._slots.setdefault(taken.slot, _Slot()).returned:
                 return taken
             self._slots[taken.slot].returned = True
-            self._late.append(taken)
+            self._returning.append(taken)
         return None
 
     @property
@@ -189,7 +189,7 @@ class Turns:
         for slot, until in holds.items():
             self.holds.hold(slot, until)
         if any(self._is_held(each) for _, _, each in self._ready):
-            self._late += [each for _, _, each in self._ready if self._is_held(each)]
+            self._returning += [each for _, _, each in self._ready if self._is_held(each)]
             self._ready = [entry for entry in self._ready if not self._is_held(entry[-1])]
             heapq.heapify(self._ready)
 
@@ -230,17 +230,17 @@ class Turns:
             if _is_late(taken, time.monotonic()):
                 self._downloads.wait_longer(key)
             elif self._downloads.skip_wait(key) > taken.delay * _SHORT:
-                self._waiting.add(key)
+                self._stuck.add(key)
         elif taken.listed and (pace := self._downloads.pace_of(key)).delay:
             self._paces[taken.slot] = pace
-            self._waiting.add(key)
+            self._stuck.add(key)
 
     def end(self) -> int:
         """Record with which requests the engine is through; return how many these are.
 
         Requests that wait in the downloader without a turn go back to the queue.
         """
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._stuck = self._stuck, set()
         for key in waiting:
             self._engine.take_back(key)
         ended = [request for request in self._begun if not self._engine.has(request)]
@@ -291,7 +291,7 @@ class Turns:
     @property
     def is_urgent(self) -> bool:
         """Whether there is something to tell without which turns are wasted."""
-        return bool(self._unused or self._late or self._waiting)
+        return bool(self._unused or self._returning or self._stuck)
 
     def take_paces(self) -> Mapping[bytes, Pace]:
         """Return what the server is to be told about the pace of slots, once."""
@@ -307,10 +307,10 @@ class Turns:
         unused, self._unused = self._unused, []
         return sorted(unused, key=attrgetter("start"), reverse=True)
 
-    def take_late(self) -> list[Taken]:
+    def take_returning(self) -> list[Taken]:
         """Return the requests that go back, as their turn has passed or was moved, once."""
-        late, self._late = self._late, []
-        return late
+        returning, self._returning = self._returning, []
+        return returning
 
     @property
     def busy(self) -> Sequence[bytes]:

@@ -46,8 +46,8 @@ def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     for number in range(500):
         request, back = Request(f"http://a.test/{number}"), Request("http://a.test/back")
         engine.parents[request] = engine.parents[back] = page
-        pages.hold(request, TypeError("a lambda"), (b"%d" % number,))
-        pages.start_held(request)
+        pages.keep(request, TypeError("a lambda"), (b"%d" % number,))
+        pages.start_kept(request)
         page = request
         engine.parents[back] = page
         costs.append(lines_of(pages.note_duplicate, back, b"%d" % max(0, number - 1)))

@@ -156,7 +156,7 @@ def test_what_is_put_aside_is_bounded_and_moves_in_portions(job, monkeypatch):
     aside = []
     while job.later.has_room:
         request, row = job.queues.pop()
-        assert job.later.put_aside(request, row, job.now + 20)
+        assert job.later.postpone(request, row, job.now + 20)
         aside.append(request.url.rpartition("/")[2])
     assert len(aside) == 100
     assert len(job.store) == 150

@@ -234,14 +234,14 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
     with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
         one.offer(1)
         one.say()
-        assert one.queue.holds_lease
+        assert one.queue.has_lease
         with proxy.down():
             stop_beating(one.queue.worker)
             monkeypatch.setattr(upkeep, "LEASE", 0.01)
-            until(lambda: not one.queue.holds_lease)
+            until(lambda: not one.queue.has_lease)
         monkeypatch.undo()
         one.say()
-        assert one.queue.holds_lease
+        assert one.queue.has_lease
 
 
 # What vanishes, and what is in the way

@@ -144,10 +144,10 @@ def test_after_a_long_callback_one_request_of_a_slot_is_sent_and_others_go_back(
     first, second, third = worker.take(0.0, 1.0, 2.0)
     worker.now += 10
     assert worker.turns.pop() is second
-    assert worker.turns.take_late() == [first]
+    assert worker.turns.take_returning() == [first]
     worker.turns.begin(Request("http://a/"), second)
     assert worker.turns.pop() is None
-    assert worker.turns.take_late() == [third]
+    assert worker.turns.take_returning() == [third]
 
 
 def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
@@ -245,13 +245,13 @@ def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
     assert worker.turns.hold(Request("http://a/"), 60) == {b"a": worker.now + 60}
     assert worker.turns.pop().slot == b"b"
     assert worker.turns.pop() is None
-    assert worker.turns.take_late() == first
+    assert worker.turns.take_returning() == first
     (more,) = worker.take(1.0)  # the server did not know it yet
-    assert worker.turns.take_late() == [more]
+    assert worker.turns.take_returning() == [more]
     (after,) = worker.take(60.0)
     worker.now += 60
     assert worker.turns.pop() is after
-    assert worker.turns.take_late() == []
+    assert worker.turns.take_returning() == []
 
 
 def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypatch):
