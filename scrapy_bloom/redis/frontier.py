@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from scrapy import Request, signals
@@ -107,7 +108,7 @@ class SharedFrontier:
         self._pacing = Pacing(self._turns, self._in_flight, most)
         self._timer, self._turn_timer = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._rest_logged = False
+        self._idle_since, self._rest_logged = inf, False
         self._closing = self._gave_up = self._finished = False
 
     async def open(self) -> None:
@@ -355,7 +356,7 @@ class SharedFrontier:
                 return False
             self._deliver(call, answer)
         if answer.taken:
-            self._rest_logged = False
+            self._idle_since, self._rest_logged = inf, False
         busy = self._has_work or len(self._in_flight) or len(self._memory)
         self._finished = not busy and self._queue.is_over()
         if answer.verdicts or answer.taken or not self.pending():
@@ -411,7 +412,9 @@ class SharedFrontier:
             self._rest_logged = True
             waiting = self._queue.waiting + self._memory.later
             report_rest(self._report, waiting, self._pacing.next_turn)
-        if taken := self._queue.counts.taken:
+        now, taken = time.monotonic(), self._queue.counts.taken
+        self._idle_since = min(self._idle_since, now)
+        if taken and now - self._idle_since >= upkeep.LEASE / 6:  # longer than most pages take
             log_waiting(self._report, taken)
         self._soon(self._pacing.until_look())
         raise DontCloseSpider
