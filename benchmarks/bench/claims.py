@@ -210,8 +210,8 @@ def behind(results: Results) -> list[str]:
             f" Scrapy's own {start[SCRAPY_SCHEDULER]:.0f}."
         ),
         (
-            f"The CPU of a page with a job directory is up to {dearest_crawl(results):.2f} times"
-            " that with Scrapy's own scheduler, for pages with few links."
+            "With a job directory, a page costs about as much CPU as with Scrapy's own scheduler:"
+            f" up to {dearest_crawl(results):.2f} times that."
         ),
         f"`RedisFilter.add` takes {add:.0f} µs, a plain `SADD` by redis-py {sadd:.0f}.",
         (
