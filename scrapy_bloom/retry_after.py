@@ -91,7 +91,7 @@ class RetryAfter:
         """Look at a response before others do; those out of a cache do not count."""
         if "cached" in response.flags:
             return response
-        leave_first_slot(request)  # of one that a middleware follows
+        leave_first_slot(request)  # it may not have passed the scheduler
         if response.status not in _STATUSES:
             if self._hosts:
                 self._hosts.pop(slot_of(self._crawler, request), None)

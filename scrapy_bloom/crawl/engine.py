@@ -442,11 +442,11 @@ def call_later(seconds: float, do: Callable[[], object]) -> Any:
     return reactor.callLater(seconds, do)
 
 
-async def pause(seconds: float) -> None:
-    """Wait, in a coroutine of Twisted's."""
+def pause(seconds: float) -> Deferred[None]:
+    """Return a Deferred that fires after a delay."""
     done: Deferred[None] = Deferred()
     call_later(seconds, lambda: done.callback(None))
-    await done
+    return done
 
 
 class Timer:

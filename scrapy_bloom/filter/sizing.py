@@ -60,13 +60,8 @@ def blocks_for(capacity: int, error_rate: float) -> int:
     low, high = 0, max(1, ceil(capacity * bits_per_item / BLOCK_BITS))
     while false_positive_rate(capacity, high) > error_rate:
         low, high = high, high + max(1, high // 16)
-    between = range(low + 1, high)
-    return (
-        low
-        + 1
-        + bisect_left(
-            between, -error_rate, key=lambda blocks: -false_positive_rate(capacity, blocks)
-        )
+    return bisect_left(
+        range(high), -error_rate, low + 1, key=lambda blocks: -false_positive_rate(capacity, blocks)
     )
 
 

@@ -95,12 +95,12 @@ class SharedFrontier:
         self._crawler, self._spider, self._report = crawler, spider, report
         self._engine, self._kind, self._dupefilter = engine, kind, dupefilter
         self._waits = settings[ON_BACKEND_ERROR] != "close"
-        self._by_host = bool(
+        by_host = bool(
             has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
         )
         self._items = Items(crawler, engine, report, sync=settings[COMMIT_SYNC] == "machine")
         self._downloads = Downloads(crawler)
-        self._turns = Turns(engine, self._downloads, report, by_host=self._by_host)
+        self._turns = Turns(engine, self._downloads, report, by_host=by_host)
         self._in_flight = InFlight(engine, report)
         self._ledger = Ledger()
         self._memory = Memory()

@@ -89,4 +89,4 @@ class Starts:
         async for each in start:
             yield each
             while self._queue.is_full and not self._stopped:
-                await maybe_deferred_to_future(Deferred.fromCoroutine(pause(PAUSE)))
+                await maybe_deferred_to_future(pause(PAUSE))
