@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from scrapy_bloom.crawl.session import Session
     from scrapy_bloom.redis.plain import SharedFilter
 
 SEEN = Verdict.SEEN
@@ -51,7 +50,7 @@ class BloomDupeFilter:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self.checks: Session | Unfiltered | None = None
+        self.checks: PlainFilter | SharedFilter | Unfiltered | None = None
         self.unclean = False
         self.refusal: BloomError | None = None
         self._filter: PlainFilter | SharedFilter | None = None  # None also under our scheduler
@@ -185,7 +184,7 @@ class BloomDupeFilter:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
             if empty:
                 self._filter.clear()
-        self.checks = self._filter.session
+        self.checks = self._filter
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -209,7 +208,7 @@ class BloomDupeFilter:
             empty=empty,
         )
 
-    def _open_late(self, *, empty: bool = False) -> Session | Unfiltered:
+    def _open_late(self, *, empty: bool = False) -> PlainFilter | SharedFilter | Unfiltered:
         """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)

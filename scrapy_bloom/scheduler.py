@@ -13,18 +13,23 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import (
+    Engine,
     Timer,
     is_inspection_command,
     leave_first_slot,
     refuse,
     write_no_state,
 )
+from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
-from scrapy_bloom.local.frontier import LocalFrontier
+from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.settings import Settings
@@ -33,10 +38,6 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
-
-    from scrapy_bloom.redis.frontier import SharedFrontier
-
-    Frontier = LocalFrontier | SharedFrontier
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +100,8 @@ class Scheduler(ScrapyScheduler):
         """Open filter and requests.
 
         (1) Check the settings: which backend, which filter, which queues
-        (2) Open the frontier: in a ``JOBDIR`` see :class:`LocalFrontier`, in Redis
-            :class:`SharedFrontier`
+        (2) Open what keeps the crawl: in a ``JOBDIR`` see :class:`LocalBackend`, in Redis
+            :class:`SharedBackend`
         (3) With neither, open Scrapy's own queues and the filter
 
         If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
@@ -206,7 +207,11 @@ class Scheduler(ScrapyScheduler):
         check_watched(crawler, settings)
         if shared and folder:
             check_unused(Path(folder))
-        frontier = await self._open_shared() if shared else self._open_local(folder)
+        report, engine = self.df.report, Engine(crawler)
+        session, in_flight = Session(crawler, settings, report), InFlight(engine, report)
+        crawl = Crawl(crawler, self.spider, settings, report, engine, session, in_flight)
+        backend = await self._open_shared(crawl) if shared else self._open_local(crawl, folder)
+        frontier = Frontier(crawl, backend, self.mqs, self.df)
         self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
         return frontier
@@ -217,24 +222,18 @@ class Scheduler(ScrapyScheduler):
             self.df.report.progress(len(self._frontier), *others)
             self._progress.set(self._interval)
 
-    def _open_local(self, folder: str) -> LocalFrontier:
+    def _open_local(self, crawl: Crawl, folder: str) -> Backend:
         plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None
         if self._sdqclass is not None:
             start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", self._sdqclass)
         classes = QueueClasses(self.pqclass, plain, start)
-        report, unclean = self.df.report, self.df.unclean
-        return LocalFrontier(
-            self.crawler, self.spider, report, Path(folder), classes, self.mqs, unclean=unclean
-        )
+        return LocalBackend(crawl, Path(folder), classes, unclean=self.df.unclean)
 
-    async def _open_shared(self) -> SharedFrontier:
-        from scrapy_bloom.redis import frontier  # noqa: PLC0415 - needs an extra
+    async def _open_shared(self, crawl: Crawl) -> Backend:
+        from scrapy_bloom.redis.backend import SharedBackend  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        report = self.df.report
-        shared = frontier.SharedFrontier(self.crawler, self.spider, report, kind, self.df)
-        await shared.open()
-        return shared
+        return await SharedBackend.open(crawl, kind)
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

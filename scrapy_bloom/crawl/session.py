@@ -1,20 +1,23 @@
 """What is asked about each request of a crawl: its fingerprint, its verdict, and what to forget.
 
-A request is a duplicate if all its marks are there. :meth:`Session.questions` is that rule: whoever
-knows marks, the local filter at once or a worker of Redis later, loops over the same questions, and
-the first mark that is missing decides.
+A request is a duplicate if all its marks are there: the first that is missing decides. Whoever
+knows marks may answer at once, as a local filter does, or later, as Redis does.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, compress
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from twisted.internet.defer import Deferred
+
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.backend import Unstorable
+from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.redirects import (
     MOST_DROPPED,
     chain_before,
@@ -43,8 +46,22 @@ Question = tuple[bytes, float | None, Verdict]
 verdict on the request if this is the first mark that is missing."""
 
 
-class Filter(Protocol):
-    """Decides which pages were seen. Any method may raise anything."""
+Ask = Callable[[bytes, float | None], "bool | Deferred[bool]"]
+"""Adds a mark; returns whether it was there, at most so many seconds old."""
+
+
+class Marks(Protocol):
+    """Marks that can be forgotten. Any method may raise anything."""
+
+    def __contains__(self, mark: bytes, /) -> bool:
+        """Return whether a mark is there, as far as is known."""
+
+    def forget_many(self, marks: Page, /) -> list[bool] | Deferred[list[bool]]:
+        """Make marks new again; return for each whether it was there."""
+
+
+class Filter(Marks, Protocol):
+    """Decides at once which pages were seen, for another scheduler."""
 
     def add(self, fingerprint: bytes) -> bool:
         """Add a fingerprint; return whether it was there."""
@@ -52,11 +69,11 @@ class Filter(Protocol):
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this let it through in the last `max_age` seconds; if not, add it."""
 
-    def __contains__(self, fingerprint: bytes) -> bool:
-        """Return whether a fingerprint is there."""
 
-    def forget_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
-        """Make fingerprints eligible again; return for each whether it was there."""
+def adding_to(filter_: Filter) -> Ask:
+    """Return what asks a filter that answers at once."""
+    add, add_aged = filter_.add, filter_.add_aged
+    return lambda mark, max_age: add(mark) if max_age is None else add_aged(mark, max_age)
 
 
 class Recent(dict[bytes, float]):
@@ -91,7 +108,7 @@ class Recent(dict[bytes, float]):
 
 
 class Session:
-    """Identifies the requests of one crawl, and judges them by what a filter says.
+    """Identifies the requests of one crawl, and judges them by what is marked.
 
     Deciding on a request never raises: if a check fails, the verdict is ``ERROR``, and the page is
     fetched, perhaps twice, but never lost.
@@ -104,12 +121,12 @@ class Session:
         made_by: the rules they are made with, as stored with a filter.
         identify: returns the fingerprint of a request's page, and the names of the steps that have
             changed its URL. Raises whatever the project's fingerprinter does.
-        filter: the filter to ask; set once it is open, and never by a frontier in Redis, which
-            asks in its own time.
-        failed: marks of failed pages, forgotten by the filter and still seen in this run.
+        marks: what can be forgotten; set once it is open.
+        failed: marks of failed pages, forgotten there and still seen in this run.
+        ledger: what has no answer yet.
     """
 
-    filter: Filter
+    marks: Marks
 
     def __init__(self, crawler: Crawler, settings: Settings, report: Report) -> None:
         theirs = crawler.request_fingerprinter
@@ -121,6 +138,9 @@ class Session:
         self._step_age = None if self._window is None else self._window / 2
         self._report = report
         self.failed = Recent(self._window)
+        self.ledger = Ledger()
+        self._failing: Counter[bytes] = Counter()  # marks of failed pages, if they are marked
+        self._undecided: list[Deferred[None]] = []  # fire when some of these are known
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
 
@@ -148,28 +168,80 @@ class Session:
             step = step_fingerprint(len(request.meta["redirect_urls"]), page)
             yield step, self._step_age if max_age is None else max_age, EXEMPT
 
-    def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request, and mark it."""
-        verdict = SEEN
+    def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
+        """Return the verdict on a request, and mark it.
+
+        :raises Unstorable: if it is new, and `ask` says so.
+        """
         try:
             page, steps = self.identify(request)
-            for fingerprint, max_age, if_missing in self.questions(request, page):
-                if not self._seen(fingerprint, max_age):
-                    verdict = if_missing
-                    break
-            if verdict is SEEN and (dropped := self.note_dropped(request, page)):
-                self._forget(dropped, failed=True)
+            questions = iter(self.questions(request, page))
+            for mark, max_age, if_missing in questions:
+                rare = self.failed or self._failing
+                seen = self._ask(mark, max_age, ask) if rare else ask(mark, max_age)
+                if seen is True:
+                    continue
+                if seen is False:
+                    self._report.count(if_missing, steps)
+                    return if_missing
+                later = self._check_later(request, page, steps, seen, if_missing, questions, ask)
+                return Deferred.fromCoroutine(later)
+            return self._drop(request, page, steps)
+        except Unstorable:
+            self._report.count(if_missing, steps)
+            raise
         except Exception as error:  # noqa: BLE001 - raising would lose the page
+            return self.fail(request, error)
+
+    async def _check_later(
+        self,
+        request: Request,
+        page: bytes,
+        steps: tuple[str, ...],
+        seen: Deferred[bool],
+        verdict: Verdict,
+        questions: Iterator[Question],
+        ask: Ask,
+    ) -> Verdict:
+        """Go on with a check when its first question that waits is answered."""
+        try:
+            was_there = await seen
+            while was_there:
+                question = next(questions, None)
+                if question is None:
+                    return self._drop(request, page, steps)
+                mark, max_age, verdict = question
+                answer = self._ask(mark, max_age, ask)
+                was_there = answer if isinstance(answer, bool) else await answer
+        except Unstorable:
+            self._report.count(verdict, steps)
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
             return self.fail(request, error)
         self._report.count(verdict, steps)
         return verdict
 
-    def _seen(self, fingerprint: bytes, max_age: float | None) -> bool:
-        if self.failed and self.failed.has(fingerprint, max_age):
+    def _ask(self, mark: bytes, max_age: float | None, ask: Ask) -> bool | Deferred[bool]:
+        """Ask a question; what has failed in this run is seen, although it is forgotten."""
+        if self.failed.has(mark, max_age):
             return True
-        if max_age is None:
-            return self.filter.add(fingerprint)
-        return self.filter.add_aged(fingerprint, max_age)
+        if mark in self._failing:
+            return Deferred.fromCoroutine(self._ask_once_known(mark, max_age, ask))
+        return ask(mark, max_age)
+
+    async def _ask_once_known(self, mark: bytes, max_age: float | None, ask: Ask) -> bool:
+        while mark in self._failing:
+            self._undecided.append(known := Deferred[None]())
+            await known
+        seen = self._ask(mark, max_age, ask)
+        return seen if isinstance(seen, bool) else await seen
+
+    def _drop(self, request: Request, page: bytes, steps: tuple[str, ...]) -> Verdict:
+        """Return the verdict on a request whose marks are all there."""
+        if dropped := self.note_dropped(request, page):
+            self._begin_to_forget(request, dropped, failed=True)
+        self._report.count(SEEN, steps)
+        return SEEN
 
     def fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
@@ -231,23 +303,6 @@ class Session:
                 others = (chain for chain in dropped if chain[0] not in marks)
                 self._dropped = deque(others, maxlen=MOST_DROPPED)
 
-    def forgotten(self, page: Page, marked: Iterable[bool], *, failed: bool) -> None:
-        """Count a forgotten page.
-
-        :param page: its marks.
-        :param marked: for each of them whether it was there.
-        :param failed: whether its request has failed: it stays seen in this run.
-        """
-        marks = [*compress(page, marked)]
-        if failed:
-            self.failed.add(marks)
-            if marks:
-                self._report.add(stats.FAILED)
-        else:
-            known = bool(marks) or any(map(self.failed.has, page))
-            self.failed.discard(page)
-            self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
-
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make the page of a request eligible again: at once, or in the next run if it has failed.
 
@@ -257,11 +312,11 @@ class Session:
         """
         try:
             page = self.page_of(request)
-            known = any(self.failed.has(mark) or mark in self.filter for mark in page)
-            self._forget(page, failed=failed)
+            known = any(self.failed.has(mark) or mark in self.marks for mark in page)
         except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
+        self._begin_to_forget(request, page, failed=failed)
         return known
 
     def withdraw(self, request: Request) -> None:
@@ -274,16 +329,66 @@ class Session:
                 marked
                 for pages in self.following(self.page_of(request))
                 for page in pages
-                for marked in self.filter.forget_many(page)
+                for marked in self._forgotten_at_once(page)
             ]
             self._report.add(stats.WITHDRAWN, int(known[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
 
-    def _forget(self, page: Page, *, failed: bool) -> None:
-        for pages in self.following(page):
-            for each in pages:
-                self.forgotten(each, self.filter.forget_many(each), failed=failed)
+    def _forgotten_at_once(self, page: Page) -> list[bool]:
+        answer = self.marks.forget_many(page)
+        assert isinstance(answer, list)  # noqa: S101 - that of another scheduler's filter is
+        return answer
+
+    def _begin_to_forget(self, request: Request, page: Page, *, failed: bool) -> None:
+        async def forget() -> None:
+            try:
+                await self._forget(page, failed=failed)
+            except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+                self._report.not_forgotten(request, error)
+
+        Deferred.fromCoroutine(forget())
+
+    async def _forget(self, page: Page, *, failed: bool) -> None:
+        """Forget a page, and those that follow it; no page in flight is done before that."""
+        question, failing = self.ledger.ask(), self._failing
+        try:
+            for pages in self.following(page):
+                had_failed = [not failed and any(map(self.failed.has, each)) for each in pages]
+                if not failed:
+                    self.failed.discard(mark for each in pages for mark in each)
+                answers = [self.marks.forget_many(each) for each in pages]
+                asked = [*zip(pages, answers, strict=True)] if failed else []
+                waiting = [*chain(*(each for each, now in asked if isinstance(now, Deferred)))]
+                failing.update(waiting)
+                for each, had, answer in zip(pages, had_failed, answers, strict=True):
+                    marked = await answer if isinstance(answer, Deferred) else answer
+                    self._forgotten(each, [*compress(each, marked)], failed=failed, had_failed=had)
+                for mark in waiting:  # to subtract a counter takes as long as the other is large
+                    failing[mark] -= 1
+                    if not failing[mark]:
+                        del failing[mark]
+        finally:
+            self.ledger.answer(question)
+            undecided, self._undecided = self._undecided, []
+            for known in undecided:
+                known.callback(None)
+
+    def _forgotten(self, page: Page, marks: list[bytes], *, failed: bool, had_failed: bool) -> None:
+        """Count a forgotten page.
+
+        :param marks: those that were there.
+        :param failed: whether its request has failed: it stays seen in this run.
+        :param had_failed: whether it had failed before.
+        """
+        if failed:
+            self.failed.add(marks)
+            if marks:
+                self._report.add(stats.FAILED)
+        else:
+            self.failed.discard(page)
+            known = bool(marks) or had_failed
+            self._report.add(stats.FORGOTTEN if known else stats.NOT_FORGOTTEN)
 
     def _marks_before(self, request: Request) -> Iterator[bytes]:
         for step, mark in chain_before(request, self.fingerprinter.fingerprint):

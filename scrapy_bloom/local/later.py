@@ -14,17 +14,15 @@ import struct
 import time
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scrapy_bloom.crawl.engine import Timer
-from scrapy_bloom.crawl.later import Holds, Memory, Waiting
+from scrapy_bloom.crawl.later import Holds, Waiting
 from scrapy_bloom.crawl.serialize import read_request
 from scrapy_bloom.local.queue import LATER, Queues
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.local.store import Store
 
 _HOLDS: Final = "holds"  # the note: slot -> date, seconds
@@ -77,20 +75,13 @@ class Later:
 
     :param store: of the job.
     :param queues: where requests go when their time has come.
-    :param engine: is woken then.
-    :param memory: Scrapy's queue for requests that cannot be stored.
-
-    Attributes:
-        memory: requests that cannot be stored.
     """
 
-    def __init__(self, store: Store, queues: Queues, engine: Engine, memory: Any = None) -> None:
-        self._store, self._queues, self._engine = store, queues, engine
+    def __init__(self, store: Store, queues: Queues) -> None:
+        self._store, self._queues = store, queues
         self._rows: Waiting[int] = Waiting()
-        self.memory = Memory(memory)
         self._holds: Holds[str] = Holds()
         self._room = _POSTPONED
-        self._timer = Timer(engine.wake)
         since = time.monotonic() - time.time()
         for each in stored_requests(store):
             self._rows.push(since + each.date, each.row)
@@ -99,7 +90,7 @@ class Later:
 
     def __len__(self) -> int:
         """Return how many requests wait for a time."""
-        return len(self._rows) + self.memory.later
+        return len(self._rows)
 
     def push(self, request: Request, due: float) -> Exception | None:
         """Add a request that waits until `due`.
@@ -170,26 +161,13 @@ class Later:
         self._room -= 1
         return True
 
-    def note_committed(self) -> None:
+    def note_exchanged(self) -> None:
         """Record a commit: more requests may be postponed."""
-        if not self.has_room:
-            self._engine.wake()
         self._room = _POSTPONED
-
-    # Waking the engine
 
     @property
     def next_due(self) -> float:
         """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
         now = time.monotonic()
         ends = (end for end in self._holds.values() if end > now)
-        return min(self._rows.next_due, self.memory.next_due, min(ends, default=inf))
-
-    def await_due(self) -> None:
-        """Wake the engine when the next request or slot is due. Without room a commit wakes it."""
-        if self.has_room:
-            self._timer.set(self.next_due - time.monotonic())
-
-    def close(self) -> None:
-        """Wake the engine no more."""
-        self._timer.cancel()
+        return min(self._rows.next_due, min(ends, default=inf))

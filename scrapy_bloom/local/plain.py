@@ -9,7 +9,8 @@ from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import is_inspection_command
-from scrapy_bloom.crawl.session import Session
+from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.session import Filter, Session, adding_to
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
@@ -18,6 +19,7 @@ from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.report import Report
@@ -51,8 +53,9 @@ class PlainFilter:
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
         self._job: Job | None = None
+        filter_: Filter
         if folder is None:
-            session.filter = self._filter = memory = new_filter(settings, digests=digests)
+            filter_ = self._filter = memory = new_filter(settings, digests=digests)
             report.opened(
                 "Bloom filter",
                 "in memory only",
@@ -67,8 +70,9 @@ class PlainFilter:
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
-            self._job, self._filter, session.filter = job, job.store.filter, job.store.seen
+            self._job, self._filter, filter_ = job, job.store.filter, job.store.seen
             self._report_opened(job, unclean=unclean)
+        session.marks, self._ask = filter_, adding_to(filter_)
         crawler.signals.connect(session.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
@@ -88,6 +92,12 @@ class PlainFilter:
                 f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
                 f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
             )
+
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it."""
+        verdict = self.session.check(request, self._ask)
+        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
+        return verdict
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""

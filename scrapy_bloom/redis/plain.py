@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.session import Session
+from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.session import Session, adding_to
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import KNOWN
@@ -52,7 +53,7 @@ class SharedFilter:
         self._report, self._kept = report, shared_queue
         self.session = session = Session(crawler, settings, report)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
-        session.filter = self._filter = RedisFilter(
+        session.marks = self._filter = RedisFilter(
             server_of(settings),
             self._key,
             plan_of(settings, session.fingerprinter, session.made_by),
@@ -61,7 +62,7 @@ class SharedFilter:
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
-        worker = self._filter.worker
+        self._ask, worker = adding_to(self._filter), self._filter.worker
         self._deleted = self.emptied = False
         try:
             if (empty or not shared_queue) and not self._filter.shared.made:
@@ -92,6 +93,12 @@ class SharedFilter:
                 with suppress(Exception):  # likewise
                     context.enter_context(self._filter.asked(marks))
             yield
+
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it."""
+        verdict = self.session.check(request, self._ask)
+        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
+        return verdict
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False if it stays, because others use it or may be using it.

@@ -111,14 +111,10 @@ def warn_of_failed(report: Report, queue: SharedQueue) -> None:
         )
 
 
-def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
-    """Write to the stats how many requests there are, and what went over the wire.
-
-    :param later: how many requests wait for a time in this process.
-    """
+def write_stats(report: Report, queue: SharedQueue) -> None:
+    """Write to the stats how many requests there are, and what went over the wire."""
     worker = queue.worker
     for stat, value in (
-        (stats.LATER, queue.counts.later + later),
         (stats.REQUEUED, worker.requeued),
         (stats.FAILED_LIST, queue.counts.failed),
         (stats.FROM_BACKEND["outages"], worker.outages),

@@ -13,7 +13,6 @@ from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 from support.internals import database_of
 
-from scrapy_bloom.crawl import engine
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import later as module
@@ -44,13 +43,9 @@ class Job:
         kind = QueueKind.of("", PickleFifoDiskQueue)
         self.store = Store(self.path, LocalFilter())
         classes = QueueClasses(self.priority, kind, None)
-        self.woken = 0
-        engine = SimpleNamespace(slot_of=slot_of, wake=self.wake)
+        engine = SimpleNamespace(slot_of=slot_of)
         self.queues = Queues(self.crawler, Spider("spider"), engine, self.store, classes)
-        self.later = Later(self.store, self.queues, engine)
-
-    def wake(self):
-        self.woken += 1
+        self.later = Later(self.store, self.queues)
 
     def pass_time(self, seconds):
         self.now, self.date = self.now + seconds, self.date + seconds
@@ -148,9 +143,7 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     job.store.abandon()
 
 
-def test_what_is_put_aside_is_bounded_and_moves_in_portions(job, monkeypatch):
-    timers = []
-    monkeypatch.setattr(engine, "call_later", lambda *timer: timers.append(timer))
+def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
     for number in range(150):
         assert job.queues.push(Request(f"http://a/{number}")) is None
     aside = []
@@ -160,14 +153,8 @@ def test_what_is_put_aside_is_bounded_and_moves_in_portions(job, monkeypatch):
         aside.append(request.url.rpartition("/")[2])
     assert len(aside) == 100
     assert len(job.store) == 150
-    job.later.await_due()
-    assert timers == []  # a commit wakes it
-    for _ in range(2):
-        job.later.note_committed()
-        assert job.later.has_room
-        assert job.woken == 1
-    job.later.await_due()
-    assert len(timers) == 1
+    job.later.note_exchanged()
+    assert job.later.has_room
     assert len(job.pop()) == 50
     job.pass_time(21)
     assert [job.pop(), job.pop()] == [aside[:50], aside[50:]]

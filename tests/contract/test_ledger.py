@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scrapy_bloom.redis.ledger import Ledger
+from scrapy_bloom.crawl.ledger import Ledger
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -327,7 +327,7 @@ def test_in_a_window_a_step_expires_before_its_page(monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     session, _ = open_session({"BLOOM_WINDOW": "16s"})
-    session.filter.clock = time.time
+    session.marks.clock = time.time
     first = page("wall")
     back = redirected(first, first.url)
     assert session.check(first) is NEW

@@ -29,7 +29,8 @@ from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 
 from scrapy_bloom.crawl.engine import slot_of
-from scrapy_bloom.local import frontier
+from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.local import backend as frontier
 from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.server
@@ -514,7 +515,7 @@ async def test_an_unexpected_error_in_a_commit_costs_no_page_and_keeps_no_lock(
 
     with site(30) as pages:
         with monkeypatch.context() as patched:
-            patched.setattr(frontier.Items, "flush", flush)
+            patched.setattr(Items, "flush", flush)
             await crawl(settings=kept(job), url=pages.url)
         assert caplog.text.count("The crawl continues and retries") == 1
         assert caplog.text.count("Traceback") == 1

@@ -11,7 +11,7 @@ from support.kills import items_in
 from support.localsite import LocalSite
 from support.waiting import until
 
-from scrapy_bloom.local import frontier
+from scrapy_bloom.local import backend as frontier
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks

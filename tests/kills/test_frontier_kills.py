@@ -98,7 +98,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
         assert len(waiting) > 0.7 * swarm
         before = contents(queue)
         on_the_way = [
-            "scrapy_bloom.local.frontier:take_over:before:1",
+            "scrapy_bloom.local.backend:take_over:before:1",
             "scrapy_bloom.local.taking_over:read_queue:within:1",
             "scrapy_bloom.file:write:after:1",
             "scrapy_bloom.local.store:Store.close:before:2",
@@ -112,7 +112,7 @@ def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project)
             kill_at(project, site, moment)
             assert kind_of(project.job) == "filter"
             assert contents(queue) == before
-        after = ["scrapy_bloom.local.frontier:take_over:after", ONCE[-1]]
+        after = ["scrapy_bloom.local.backend:take_over:after", ONCE[-1]]
         for moment in after:
             kill_at(project, site, moment + ":1")
             assert stored_urls(project.job) == waiting

@@ -30,7 +30,7 @@ def synchronous(crawler):
 
     That is its mode, 1 for NORMAL and 2 for FULL, and whether it asks macOS for the disk itself.
     """
-    database = scheduler_of(crawler)._frontier._store._database
+    database = scheduler_of(crawler)._frontier._backend._store._database
     names = "synchronous", "fullfsync"
     return tuple(database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
 
@@ -53,10 +53,8 @@ def secret_of(filter_):
 def is_settled(crawler):
     """Return whether a crawl waits for no answer of Redis."""
     frontier = scheduler_of(crawler)._frontier
-    if not hasattr(frontier, "_exchanging"):
-        return True
-    busy = frontier._exchanging or frontier._queue.has_work
-    return not (frontier._ledger._questions or busy)
+    dirty = frontier._backend.kind == "redis" and frontier._backend.dirty
+    return not (frontier._ledger._questions or frontier._exchanging or dirty)
 
 
 def stop_beating(one):

@@ -59,7 +59,7 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **op
     job.store.marks.withheld_changed(withheld)
     for url in urls:
         job.store.push(job.store.queue("0", None), stored(Request(url)))
-    later = Later(job.store, SimpleNamespace(dumps=stored), SimpleNamespace(wake=None))
+    later = Later(job.store, SimpleNamespace(dumps=stored))
     for url, seconds in waits:
         assert later.push(Request(url), time.monotonic() + seconds) is None
     for slot, seconds in holds:

@@ -1,5 +1,7 @@
 """A filter without a crawl, as it is beside another scheduler."""
 
+from types import SimpleNamespace
+
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
@@ -12,8 +14,10 @@ def open_session(settings=None):
     """Return the session of a filter, which closes that, too; and its crawler."""
     crawler = get_crawler(settings_dict=settings)
     filter_ = PlainFilter(crawler, SPIDER, Report(crawler), unclean=False)
-    filter_.session.close = filter_.close
-    return filter_.session, crawler
+    session = filter_.session
+    check, session.check, session.close = session.check, filter_.check, filter_.close
+    filter_.session = SimpleNamespace(check=check)
+    return session, crawler
 
 
 def page(name, **more):

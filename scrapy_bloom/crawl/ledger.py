@@ -1,7 +1,8 @@
-"""The rule that orders everything: a page is reported as done after all that was asked before.
+"""The rule that orders everything: a page is done after all that was asked before.
 
-What a page has led to is asked about before the page is done. Until Redis has answered, only this
-worker knows of it, so the page must stay in Redis: after a kill it is fetched again.
+What a page has led to is asked about before the page is done. Until that is answered, only this
+process knows of it, so the page must stay stored: after a kill it is fetched again. A job directory
+answers at once, so nothing ever waits there.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.crawl.in_flight import Visit
 
 
 class Ledger:
     """Questions and pages that are done, in the order in which they came.
 
-    Whoever reports pages does so in three steps, since their items are to be written first::
+    Whoever releases pages does so in three steps, since their items are to be written first::
 
         until = ledger.due()
         ...                        # write out the items of all pages that are done by now
@@ -27,10 +28,10 @@ class Ledger:
     def __init__(self) -> None:
         self._numbers = count()
         self._questions: dict[int, None] = {}  # without an answer, oldest first
-        self._pages: deque[tuple[int, Taken]] = deque()
+        self._pages: deque[tuple[int, Visit]] = deque()
 
     def __len__(self) -> int:
-        """Return how many pages are done and not reported."""
+        """Return how many pages are done and not released."""
         return len(self._pages)
 
     def ask(self) -> int:
@@ -43,18 +44,18 @@ class Ledger:
         """Record that a question was answered. Others may have come before it."""
         del self._questions[question]
 
-    def add(self, pages: Iterable[Taken]) -> None:
+    def add(self, pages: Iterable[Visit]) -> None:
         """Record pages that are done."""
         number = next(self._numbers)
         self._pages.extend((number, page) for page in pages)
 
     def due(self) -> int | None:
-        """Return what to pass to :meth:`take`; None if no page can be reported."""
+        """Return what to pass to :meth:`take`; None if no page can be released."""
         now = next(self._numbers)
         until = next(iter(self._questions), now)
         return until if self._pages and self._pages[0][0] < until else None
 
-    def take(self, until: int) -> Iterator[Taken]:
-        """Yield the pages that could be reported when :meth:`due` was called, oldest first."""
+    def take(self, until: int) -> Iterator[Visit]:
+        """Yield the pages that could be released when :meth:`due` was called, oldest first."""
         while self._pages and self._pages[0][0] < until:
             yield self._pages.popleft()[1]

@@ -1,0 +1,181 @@
+"""The port between a crawl and what keeps its marks and requests: a job directory, or Redis.
+
+A mark and its request live and die together there. :class:`~scrapy_bloom.crawl.frontier.Frontier`
+knows when a page is done; a backend knows how to store that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.session import Session
+    from scrapy_bloom.settings import Settings
+
+
+class Unstorable(Exception):  # noqa: N818 - nothing failed
+    """A request cannot be serialized, and waits in memory. It was asked nothing of others.
+
+    :param why: what serializing it has raised.
+    :param mark: with which it was offered.
+    """
+
+    def __init__(self, why: Exception, mark: bytes | None) -> None:
+        super().__init__(why)
+        self.why, self.mark = why, mark
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """The parts of one crawl, made while its spider is being opened."""
+
+    crawler: Crawler
+    spider: Spider
+    settings: Settings
+    report: Report
+    engine: Engine
+    session: Session
+    in_flight: InFlight
+
+
+class Backend(ABC):
+    """Keeps the marks and requests of a crawl.
+
+    Attributes:
+        kind: its name in Scrapy's stats of schedulers.
+        broken: whether it has given up, which was logged: nothing more is exchanged.
+        is_full: whether no more pages should be fetched for now.
+        may_be_cut: whether a kill may have cut off the feeds.
+    """
+
+    kind: ClassVar[str]
+    broken = False
+    is_full = False
+    may_be_cut = True
+
+    # Marks and requests
+
+    @abstractmethod
+    def offer(
+        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+    ) -> bool | Deferred[bool]:
+        """Add a mark and queue its request, unless the mark is there; return whether it is.
+
+        What is answered later stays what it was until then.
+
+        :param due: before when the request must not be sent, by ``time.monotonic()``; 0 for none.
+        :param mark: None for a request that is not filtered.
+        :param max_age: seconds after which the mark counts no more; None for any age.
+        :raises Unstorable: if the request cannot be serialized.
+        """
+
+    @abstractmethod
+    def __contains__(self, mark: bytes) -> bool:
+        """Return whether a mark is there, as far as is known without asking."""
+
+    @abstractmethod
+    def forget_many(self, marks: Collection[bytes]) -> list[bool] | Deferred[list[bool]]:
+        """Make marks new again; return for each whether it was there."""
+
+    @abstractmethod
+    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
+        """Note marks of a request that waits in memory, or does so no more: the page is done."""
+
+    @abstractmethod
+    def take(self) -> tuple[Request, Any] | None:
+        """Take a request that may be sent now, with what to release; None if there is none."""
+
+    @abstractmethod
+    def release(self, taken: Any) -> None:
+        """Let go of a request that is done."""
+
+    def note_ended(self) -> None:  # noqa: B027 - a job need not know
+        """Look which requests the engine is through with, done or not."""
+
+    # Download slots
+
+    @abstractmethod
+    def hold(self, request: Request, seconds: float) -> None:
+        """Leave the slot of a request alone."""
+
+    @abstractmethod
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+
+    # Exchanges: a commit, or a call
+
+    @property
+    @abstractmethod
+    def dirty(self) -> bool:
+        """Whether there is something to exchange."""
+
+    @abstractmethod
+    def until_exchange(self, *, busy: bool) -> float:
+        """Return the seconds until the next exchange; infinite if none is due.
+
+        :param busy: whether pages are in flight, or done and not released.
+        """
+
+    @abstractmethod
+    async def exchange(self, *, busy: bool, held: bool) -> bool:
+        """Write or send what has changed, and learn what others know; return whether that worked.
+
+        :param busy: as above.
+        :param held: whether requests wait in memory.
+        """
+
+    def stop(self) -> None:  # noqa: B027 - likewise
+        """Take no more; what was not begun goes back with the last exchange."""
+
+    @abstractmethod
+    async def close(self) -> bool:
+        """Close it after the last exchange; return whether everything is stored."""
+
+    # What waits
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+
+    @property
+    @abstractmethod
+    def later(self) -> int:
+        """How many of these wait for a time."""
+
+    @abstractmethod
+    def pending(self) -> bool:
+        """Return whether a request may be taken soon, or something is to be sent."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether nobody has anything left to fetch, as of the last exchange."""
+
+    @property
+    @abstractmethod
+    def next_start(self) -> float:
+        """When the next request can be taken that has to wait; infinite if none does."""
+
+    @abstractmethod
+    def resting(self) -> tuple[int, float]:
+        """Return how many requests cannot be taken now, and until when none can be.
+
+        The time is 0 if some can, or that is not known.
+        """
+
+    def note_idle(self) -> None:  # noqa: B027 - likewise
+        """Record that the spider has nothing to do, although the crawl goes on."""
+
+    @abstractmethod
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is known, as phrases."""

@@ -1,0 +1,333 @@
+"""A crawl whose requests and marks are stored: what a scheduler calls, and when a page is done.
+
+A page is done when the engine is through with it, all that it led to is stored or answered, and its
+items are written out. Then its row is deleted. So whenever a crawl is killed, every marked page is
+done, stored, or eligible again.
+
+What is stored where, and how, is behind :class:`~scrapy_bloom.crawl.backend.Backend`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import Request, signals
+from scrapy.exceptions import DontCloseSpider
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.backend import Unstorable
+from scrapy_bloom.crawl.engine import Timer, pop_back
+from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
+from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.settings import COMMIT_SYNC
+from scrapy_bloom.signals import forget_page, hold_slot
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.backend import Backend, Crawl
+    from scrapy_bloom.crawl.in_flight import Visit
+
+SEEN, ERROR = Verdict.SEEN, Verdict.ERROR
+
+_SOONEST: Final = 0.1
+"""Seconds until items that could not be written are tried again; they double each time."""
+
+_SLOWEST: Final = 5.0
+
+
+class Frontier:
+    """The requests and marks of a crawl.
+
+    :param crawl: the crawl.
+    :param backend: keeps them; it is open.
+    :param memory: Scrapy's queue for requests that cannot be stored.
+    :param dupefilter: logs requests that turn out to be duplicates after they were accepted.
+    """
+
+    def __init__(self, crawl: Crawl, backend: Backend, memory: Any, dupefilter: Any) -> None:
+        crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
+        self._crawler, self._spider, self._report = crawler, crawl.spider, report
+        self._engine, self._session, self._in_flight = engine, crawl.session, crawl.in_flight
+        self._backend, self._dupefilter = backend, dupefilter
+        crawl.session.marks = backend
+        self._ledger, self._memory = crawl.session.ledger, Memory(memory)
+        sync = crawl.settings[COMMIT_SYNC] == "machine"
+        self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
+        self._flush_at, self._flush_pause = 0.0, _SOONEST
+        self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
+        self._exchanging: Deferred[None] | None = None
+        self._closing = self._rest_logged = False
+        self._inc = report.inc
+        self._enqueued = f"scheduler/enqueued/{backend.kind}"
+        self._dequeued = f"scheduler/dequeued/{backend.kind}"
+        crawler.signals.connect(self.forget, signal=forget_page)
+        crawler.signals.connect(self.hold, signal=hold_slot)
+        crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
+        crawler.signals.connect(self._arm, signal=signals.spider_opened)
+
+    def __len__(self) -> int:
+        """Return how many requests are waiting, as far as is known."""
+        return len(self._backend) + len(self._memory)
+
+    # What the scheduler calls
+
+    def enqueue(self, request: Request) -> bool:
+        """Take a request; return False if it is known to be a duplicate.
+
+        If that is known only later, it is dropped then.
+        """
+        due, offer = pop_due(request, self._report), self._backend.offer
+        verdict: Any = ERROR
+        try:
+            if not (pop_back(request) or request.dont_filter):
+                verdict = self._session.check(request, partial(offer, request, due))
+                if verdict is SEEN:
+                    if self._in_flight.kept_marks:
+                        self._keep_for(request)
+                    return False
+            if verdict is ERROR:  # it could not be checked, or need not be
+                verdict = offer(request, due, None, None)
+        except Unstorable as error:
+            self._keep_in_memory(request, error, due)
+        else:
+            if isinstance(verdict, Deferred):
+                Deferred.fromCoroutine(self._decide(request, due, verdict))
+            else:
+                self._count_enqueued()
+        if due:
+            self._await_due()
+        self._timer.set(self._backend.until_exchange(busy=True))
+        return True
+
+    def next(self) -> Request | None:
+        """Return the next request to send; those that could not be stored come first."""
+        if self._closing or self._backend.is_full:
+            return None
+        request = self._memory.pop(self._backend.held_until)
+        if request is not None:
+            self._in_flight.start_kept(request)
+            self._inc("scheduler/dequeued/memory")
+        else:
+            taken = self._backend.take()
+            if taken is None:
+                self._note_ended()  # so that as many are taken as can be sent
+                self._await_due()
+                self._arm()
+                return None
+            request, row = taken
+            self._in_flight.start(request, row)
+            self._inc(self._dequeued)
+        self._inc("scheduler/dequeued")
+        self._rest_logged = False
+        self._arm()
+        return request
+
+    def pending(self) -> bool:
+        """Return whether a request may be sent soon.
+
+        While all that waits has to wait for longer, the spider is idle: some are fed only then.
+        """
+        memory = self._memory
+        soon = memory.is_due or memory.next_due <= time.monotonic() + REST
+        return soon or self._backend.pending()
+
+    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
+        """Make a page eligible again (next run if it has failed); return whether it was known."""
+        known = self._session.forget(request, failed)
+        self._arm()
+        return known
+
+    def hold(self, request: Request, seconds: float) -> bool:
+        """Leave the download slot of a request alone; return that it was done."""
+        self._backend.hold(request, seconds)
+        self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
+        self._note_ended()
+        self._arm()
+        return True
+
+    def held_until(self, request: Request) -> float:
+        """Return until when a request on its way must wait, 0 if it need not."""
+        return self._backend.held_until(request) if self._engine.is_downloading(request) else 0.0
+
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        return f"{len(self._in_flight):,} in flight", *self._backend.describe()
+
+    async def close(self) -> bool:
+        """Store everything; return whether that worked.
+
+        (1) Wait for an exchange that is in progress
+        (2) Write out items, and store which pages are done, until nothing is left to say
+        (3) Close the backend
+        """
+        self._closing = True
+        self._timer.cancel()
+        self._wake.cancel()
+        if self._exchanging is not None:
+            await self._exchanging
+        self._backend.stop()
+        while not self._backend.broken and await self._step():
+            pass
+        self._items.log_kept(len(self._ledger))  # they stay stored, with all they led to
+        return await self._backend.close()
+
+    # Requests that arrive
+
+    async def _decide(
+        self, request: Request, due: float, answer: Deferred[Verdict] | Deferred[bool]
+    ) -> None:
+        """Drop an accepted request if the answer is that it is a duplicate.
+
+        The page that yielded it is not done before that.
+        """
+        question, verdict = self._ledger.ask(), None
+        try:
+            verdict = await answer
+            if verdict is ERROR:
+                queued = self._backend.offer(request, due, None, None)
+                if isinstance(queued, Deferred):
+                    await queued
+        except Unstorable as error:
+            self._keep_in_memory(request, error, due)
+        else:
+            if verdict is SEEN:
+                self._keep_for(request)
+            else:
+                self._count_enqueued()
+        self._ledger.answer(question)
+        if verdict is SEEN:
+            spider = self._spider
+            self._dupefilter.log(request, spider)
+            self._crawler.signals.send_catch_log(
+                signals.request_dropped, request=request, spider=spider
+            )
+
+    def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
+        """Hold a request in memory, and keep the page that yielded it stored."""
+        marks: tuple[bytes, ...] = ()
+        if error.mark is not None:
+            page, _ = self._session.identify(request)
+            marks = (page,) if error.mark == page else (page, error.mark)
+        request = self._in_flight.keep(request, error.why, marks)
+        self._backend.withhold(marks)
+        self._memory.push(request, due)
+        self._inc("scheduler/enqueued")
+        self._inc("scheduler/enqueued/memory")
+
+    def _count_enqueued(self) -> None:
+        self._inc("scheduler/enqueued")
+        self._inc(self._enqueued)
+
+    def _keep_for(self, duplicate: Request) -> None:
+        """Keep the pages that led to a duplicate if what it duplicates is only in memory."""
+        page, _ = self._session.identify(duplicate)
+        self._in_flight.note_duplicate(duplicate, page)
+
+    # Pages that are done
+
+    def _note_ended(self) -> None:
+        """Collect the pages that the engine is through with."""
+        self._backend.note_ended()
+        self._ledger.add(self._in_flight.pop_done())
+
+    async def _release_done(self) -> None:
+        """Release the pages that are done, once their items are written out."""
+        self._note_ended()
+        until = self._ledger.due()
+        if until is None or (time.monotonic() < self._flush_at and not self._closing):
+            return
+        try:
+            written = await self._items.flush()
+        except Exception as error:  # noqa: BLE001 - nobody expects it, and the crawl goes on
+            self._log_error(error)
+            written = False
+        if not written:
+            self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
+            self._flush_at = time.monotonic() + self._flush_pause
+            return
+        self._flush_pause = _SOONEST
+        for visit in self._ledger.take(until):
+            self._release(visit)
+
+    def _release(self, visit: Visit) -> None:
+        if visit.row is not None:
+            self._backend.release(visit.row)
+        self._in_flight.release(visit)
+        if visit.marks:
+            self._backend.withhold(visit.marks, is_over=True)
+
+    # Exchanges
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._ledger or self._in_flight)
+
+    def _arm(self) -> None:
+        """Schedule the next exchange."""
+        if not (self._closing or self._backend.broken):
+            self._timer.set(self._backend.until_exchange(busy=self._busy))
+
+    def _await_due(self) -> None:
+        """Wake the engine when the next request that has to wait may be sent."""
+        due = min(self._backend.next_start, self._memory.next_due)
+        self._wake.set(due - time.monotonic())
+
+    def _tick(self) -> None:
+        if self._exchanging is None and not self._closing:
+            exchanging = Deferred.fromCoroutine(self._round())
+            self._exchanging = None if exchanging.called else exchanging
+
+    async def _round(self) -> None:
+        try:
+            await self._step()
+        finally:
+            self._exchanging = None
+        self._arm()
+        if not (self._closing or self.pending()):
+            self._engine.wake()  # by itself it checks only every five seconds
+
+    async def _step(self) -> bool:
+        """Release what is done, and make an exchange; return whether to go on until all is said."""
+        worked = False
+        try:
+            await self._release_done()
+            if self._closing and not self._backend.dirty:
+                return False
+            worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
+        except Exception as error:  # noqa: BLE001 - what was not written stays in memory
+            self._log_error(error)
+        self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
+        return worked
+
+    def _log_error(self, error: Exception) -> None:
+        self._report.add(stats.COMMIT_ERRORS)
+        self._report.once(
+            logging.ERROR,
+            "Unexpected error: %s. The crawl continues and retries.",
+            error,
+            failure=error,
+        )
+
+    # The end
+
+    def _spider_idle(self) -> None:
+        """Keep the spider open while requests wait, here or elsewhere.
+
+        :raises DontCloseSpider: in that case.
+        """
+        backend, memory = self._backend, self._memory
+        if backend.broken or (backend.over and not len(memory) and not self.pending()):
+            return
+        count, until = backend.resting()
+        until = min(until, memory.next_due)
+        if not self._rest_logged and REST < until - time.monotonic() < inf:
+            self._rest_logged = True
+            report_rest(self._report, count + memory.later, until)
+        backend.note_idle()
+        self._arm()
+        raise DontCloseSpider

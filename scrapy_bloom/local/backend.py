@@ -1,0 +1,322 @@
+"""A crawl's requests, marks and state in its job directory, committed about every 50 ms."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sqlite3
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.backend import Backend, Crawl, Unstorable
+from scrapy_bloom.crawl.engine import run_beside
+from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
+from scrapy_bloom.local.later import Later
+from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.taking_over import take_over
+from scrapy_bloom.settings import COMMIT_SYNC
+from scrapy_bloom.values import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.report import Report
+
+logger = logging.getLogger(__name__)
+
+INTERVAL: Final = 0.05
+"""Seconds between commits. A kill undoes what came after the last one."""
+
+PAUSE: Final = 10
+"""The next commit waits at least this many times as long as the last one took, so that what makes
+commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
+
+_SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
+
+
+class LocalBackend(Backend):
+    """The requests and marks of a crawl in the file of its job directory.
+
+    It is opened in these steps; the first that fails releases the job directory, as it was:
+
+    (1) Lock the job directory, and check whose it is
+    (2) Take over a job of Scrapy's own scheduler, if there is one
+    (3) Check the file, and read the filter
+    (4) Open Scrapy's priority queue over the stored requests
+    (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+
+    :param folder: the job directory.
+    :param classes: Scrapy's queues, as chosen by the settings.
+    :param unclean: whether the last run was killed, and its files were moved away.
+    :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
+    """
+
+    kind: ClassVar[str] = "disk"
+
+    def __init__(self, crawl: Crawl, folder: Path, classes: QueueClasses, *, unclean: bool) -> None:
+        settings, session = crawl.settings, crawl.session
+        fingerprinter = session.fingerprinter
+        owner = Identity(crawl.spider.name, fingerprinter.wrapped, session.made_by)
+        digests = fingerprinter.digests
+        job = Job(folder, owner, REQUESTS)
+        with job.opening():
+            if job.previous != REQUESTS:
+                take_over(job, settings, classes.plain, classes.start, digests=digests)
+            job.open(settings, digests=digests)
+            self._queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
+            self._later = Later(job.store, self._queues)
+            job.begin()
+        self._job, self._store = job, job.store
+        self._spider, self._report, self._engine = crawl.spider, crawl.report, crawl.engine
+        self._sync = settings[COMMIT_SYNC] == "machine"
+        self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
+        self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
+        self.may_be_cut = job.killed or not job.previous
+        self._delay = INTERVAL
+        self._failing = False
+        _report_opened(self._report, job, len(self), unclean=unclean or job.killed)
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return len(self._queues) + len(self._later)
+
+    # Marks and requests
+
+    def offer(
+        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+    ) -> bool:
+        """Add a mark and store its request, unless the mark is there; return whether it is.
+
+        :raises Unstorable: if the request cannot be serialized. It is marked all the same.
+        """
+        if mark is not None and (
+            self._add(mark) if max_age is None else self._add_aged(mark, max_age)
+        ):
+            return True
+        error = self._later.push(request, due) if due else self._queues.push(request)
+        if error is not None:
+            raise Unstorable(error, mark) from error
+        return False
+
+    def __contains__(self, mark: bytes) -> bool:
+        """Return whether a mark is there."""
+        return mark in self._store.seen
+
+    def forget_many(self, marks: Collection[bytes]) -> list[bool]:
+        """Make marks new again; return for each whether it was there."""
+        return self._store.seen.forget_many(marks)
+
+    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
+        """Note marks that the next run must not know, or may again."""
+        self._store.marks.withheld_changed(marks)
+
+    def take(self) -> tuple[Request, int] | None:
+        """Take the next request that may be sent now, with its row."""
+        later = self._later
+        if self.broken or not later.has_room:
+            return None
+        try:
+            later.move_due()
+            taken = self._queues.pop(later.held)
+            while taken is not None and (until := later.held_until(taken[0])):
+                if not later.postpone(*taken, until):
+                    break
+                taken = self._queues.pop(later.held) if later.has_room else None
+        except sqlite3.Error as error:
+            self._break(error)
+            return None
+        if self._queues.unreadable:
+            errors, self._queues.unreadable = self._queues.unreadable, []
+            _log_unreadable(self._report, self._store.path, errors)
+        return taken
+
+    def release(self, taken: int) -> None:
+        """Delete the row of a request that is done."""
+        self._store.done(taken)
+
+    # Download slots
+
+    def hold(self, request: Request, seconds: float) -> None:
+        """Leave the slot of a request alone."""
+        self._later.hold(self._queues.slot_of(request), seconds)
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+        return self._later.held_until(request)
+
+    # Commits
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to commit."""
+        return self._store.dirty
+
+    def until_exchange(self, *, busy: bool) -> float:
+        """Return the seconds until the next commit."""
+        return self._delay if busy or self._store.dirty else inf
+
+    async def exchange(self, *, busy: bool, held: bool) -> bool:  # noqa: ARG002 - all is known here
+        """Commit what has changed; return whether that worked."""
+        if self.broken or not self._store.dirty:
+            return not self.broken
+        began = perf_counter()
+        self._note_state()
+        self._store.meta[IN_FLIGHT] = self._store.in_flight
+        try:
+            self._store.commit(sync=self._sync)
+        except (sqlite3.Error, OSError) as error:
+            self._log_failure(error)
+            return False
+        finally:
+            if not self._later.has_room:
+                self._later.note_exchanged()
+                self._engine.wake()
+        if self._failing:
+            self._failing = False
+            logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
+        self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self._report.set(stats.PENDING, len(self._store))
+        return True
+
+    def stop(self) -> None:
+        """Note the spider's last state."""
+        self._note_state()
+
+    async def close(self) -> bool:
+        """Close the job; return whether everything is stored.
+
+        (1) Write the filter's blocks, note that the run was stopped cleanly, and close the file
+        (2) Release the job directory
+        """
+        stored = not self.broken and await run_beside(self._job.close)
+        if self.broken:  # the file is left as it is
+            self._job.abandon()
+        info = self._store.filter.info()  # minus what the next run will not know
+        self._report.describe(replace(info, items=info.items - len(self._kept_marks)))
+        self._report.set(stats.PENDING, len(self._store))
+        self._report.flush()
+        return stored
+
+    # What waits
+
+    @property
+    def later(self) -> int:
+        """How many requests wait for a time."""
+        return len(self._later)
+
+    def pending(self) -> bool:
+        """Return whether a request may be taken soon."""
+        if self._queues.size_without(self._later.held):
+            return True
+        return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
+
+    @property
+    def over(self) -> bool:
+        """Whether no request waits."""
+        return not len(self)
+
+    @property
+    def next_start(self) -> float:
+        """When the next request or slot is due; without room, a commit wakes the engine."""
+        return self._later.next_due if self._later.has_room else inf
+
+    def resting(self) -> tuple[int, float]:
+        """Return how many requests have to wait, and until when none can be sent."""
+        return len(self) - self._queues.size_without(self._later.held), self._later.next_due
+
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return which hosts are left alone."""
+        self._report.describe(self._store.filter.info())
+        held = len(self._later.held)
+        return (f"{counted(held, 'host')} left alone",) if held else ()
+
+    # Faults
+
+    def _log_failure(self, error: Exception) -> None:
+        self._report.add(stats.COMMIT_ERRORS)
+        self._delay = min(_SLOWEST, self._delay * 2)
+        if not self._failing:
+            self._failing = True
+            logger.error(
+                "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
+                " back to the last commit: no page is lost, but some are fetched again.",
+                self._store.path,
+                error,
+                extra={"spider": self._spider},
+            )
+
+    def _note_state(self) -> None:
+        """Note ``spider.state`` if it has changed."""
+        state = getattr(self._spider, "state", None)
+        if state is None:
+            return
+        try:
+            pickled = pickle.dumps(state, protocol=4)
+        except Exception as error:  # noqa: BLE001 - it may contain anything
+            self._report.once(
+                logging.WARNING,
+                "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"
+                " has the state that was stored last. Keep in it what can be pickled.",
+                error,
+            )
+            return
+        self._store.meta[STATE] = pickled
+
+    def _break(self, error: Exception) -> None:
+        """Stop writing: the contents of the file cannot be trusted."""
+        if not self.broken:
+            self.broken = True
+            self._report.give_up(
+                StateError(
+                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
+                    f" the job directory from a copy, or delete it and crawl again."
+                )
+            )
+
+
+def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:
+    """Log and count what a job has at the start of a run."""
+    contents = ""
+    if job.previous or job.restored or waiting:
+        contents = f"{counted(job.restored, 'page')} known, {counted(waiting, 'request')} to fetch"
+    if job.in_flight:
+        contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
+        report.set(stats.RECOVERED, job.in_flight)
+    resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
+    report.opened(
+        "Crawl state",
+        f"in {job.path}{resumed}",
+        contents,
+        job.store.filter.info(),
+        restored=job.restored,
+        unclean=unclean,
+    )
+    report.set(stats.PENDING, len(job.store))
+    if job.is_finished(waiting=waiting > 0):
+        report.finished(job.folder, job.restored)
+
+
+def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None:
+    """Count stored requests that could not be read, and log the first one."""
+    report.add(stats.UNREADABLE, len(errors))
+    report.once(
+        logging.ERROR,
+        "%s: a stored request cannot be read (%r). Its page is not fetched, nor any page that"
+        " only it leads to. The request stays in the file. Restore the spider's code if it has"
+        " changed, or fix what in its meta or cb_kwargs cannot be unpickled, and start again;"
+        " otherwise crawl again in another JOBDIR. More such errors are counted in %s and not"
+        " shown.",
+        path,
+        errors[0],
+        stats.UNREADABLE.key,
+    )

@@ -1,0 +1,355 @@
+"""A crawl's requests and marks in Redis, shared by any number of workers.
+
+Nothing here waits for the server: one call at a time runs in a thread, and whatever arrives
+meanwhile is sent with the next one. So a request is accepted before it is known to be new, unless
+this worker knows its mark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, ClassVar
+
+from scrapy import signals
+from scrapy.utils.misc import load_object
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.crawl.backend import Backend, Crawl, Unstorable
+from scrapy_bloom.crawl.engine import Downloads, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.serialize import QueueKind, read_request
+from scrapy_bloom.crawl.session import Recent
+from scrapy_bloom.errors import BackendError, BloomError
+from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.key import Answer, Call
+from scrapy_bloom.redis.member import Entry, Taken
+from scrapy_bloom.redis.pacing import Pacing
+from scrapy_bloom.redis.project import queue_of
+from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.reporting import (
+    describe_crawl,
+    log_paces,
+    log_unreadable,
+    log_waiting,
+    report_crawl,
+    warn_of_failed,
+    write_stats,
+)
+from scrapy_bloom.redis.starting_over import Starts
+from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.settings import ON_BACKEND_ERROR, WINDOW
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+
+class SharedBackend(Backend):
+    """The requests and marks of a crawl in Redis, as one worker has them.
+
+    While the server is unreachable the crawl waits, unless the policy is ``close``.
+
+    :param queue: this worker's access.
+    :param kind: the order of requests with the same priority, and their serialization.
+    """
+
+    kind: ClassVar[str] = "redis"
+
+    def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
+        crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
+        self._spider, self._report, self._engine = crawl.spider, report, engine
+        self._in_flight, self._queue, self._dumps = crawl.in_flight, queue, kind.dumps
+        self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
+        by_host = bool(
+            has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
+        )
+        self._downloads = Downloads(crawler)
+        self._turns = Turns(engine, self._downloads, report, by_host=by_host)
+        most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
+        self._pacing = Pacing(self._turns, crawl.in_flight, most)
+        self._starts = Starts(engine, crawl.spider, queue)
+        # Marks of requests that were held in memory: Redis has none of them.
+        self._in_memory = Recent(crawl.settings[WINDOW])
+        self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
+        self._idle_since = inf
+        self._failed = self._urgent = self._stopped = self._over = False
+        report_crawl(report, crawl.session, queue, windowed=bool(crawl.settings[WINDOW]))
+        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
+
+    @classmethod
+    async def open(cls, crawl: Crawl, kind: QueueKind) -> SharedBackend:
+        """Open a crawl in Redis, once the server can be used.
+
+        :raises BloomError: if the crawl cannot be kept as configured.
+        """
+        queue = await queue_of(crawl.crawler, crawl.session, crawl.report, kind)
+        return cls(crawl, queue, kind)
+
+    def __len__(self) -> int:
+        """Return how many requests wait, here and in the queue as last reported."""
+        return len(self._turns) + self._queue.offering + self._queue.waiting
+
+    # Marks and requests
+
+    def offer(
+        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+    ) -> bool | Deferred[bool]:
+        """Send a request with one of the next calls, unless this worker knows its mark.
+
+        :raises Unstorable: if it cannot be serialized. Redis is not told.
+        """
+        if mark is not None and self._knows(mark, max_age):
+            return True
+        try:
+            body = self._dumps(request.to_dict(spider=self._spider))
+        except Exception as error:
+            raise Unstorable(error, mark) from error
+        op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
+        return self._send(Entry(op, mark, body, request.priority, max_age, slot=slot, due=due))
+
+    def __contains__(self, mark: bytes) -> bool:
+        """Return whether this worker knows that a mark is there."""
+        return self._queue.knows(mark) or self._in_memory.has(mark)
+
+    def _knows(self, mark: bytes, max_age: float | None) -> bool:
+        is_there = max_age is None and mark not in self._forgetting and self._queue.knows(mark)
+        return is_there or self._in_memory.has(mark, max_age)
+
+    def _send(self, entry: Entry) -> Deferred[bool]:
+        """Send an entry with one of the next calls; return a Deferred for its verdict."""
+        verdict: Deferred[bool] = Deferred()
+        entry.source = verdict
+        self._over = False
+        self._queue.offer(entry)
+        return verdict
+
+    def forget_many(self, marks: Collection[bytes]) -> Deferred[list[bool]]:
+        """Make the server forget marks; what this worker knows of them counts no more at once."""
+        return Deferred.fromCoroutine(self._forget(marks))
+
+    async def _forget(self, marks: Collection[bytes]) -> list[bool]:
+        here = {*filter(self.__contains__, marks)}
+        self._in_memory.discard(marks)
+        self._forgetting.update(marks)  # a callback may yield the page again at once
+        verdicts = [self._send(Entry("x", mark)) for mark in marks]
+        answers = [await verdict for verdict in verdicts]
+        for mark in marks:  # to subtract a counter takes as long as the other one is large
+            self._forgetting[mark] -= 1
+            if not self._forgetting[mark]:
+                del self._forgetting[mark]
+        return [was or mark in here for mark, was in zip(marks, answers, strict=True)]
+
+    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
+        """Remember marks of a request in memory: it is unique for this worker only."""
+        if not is_over:
+            self._in_memory.add(marks)
+
+    def take(self) -> tuple[Request, Taken] | None:
+        """Return a request that was taken and whose turn is now."""
+        if not self._queue.has_lease:  # what was taken may be another worker's by now
+            return None
+        while (taken := self._turns.pop()) is not None:
+            try:
+                request = read_request(taken.body, self._spider)
+            except Exception as error:  # noqa: BLE001 - third-party code and data
+                self._queue.release(taken, "unreadable")
+                log_unreadable(self._report, error)
+                continue
+            if not taken.slot and (until := self._turns.held_until(request)):
+                self._queue.postpone(taken, until)
+                self._urge()
+                continue
+            self._turns.begin(request, taken)
+            return request, taken
+        return None
+
+    def release(self, taken: Taken) -> None:
+        """Report that a request is done."""
+        self._pacing.note_ended(1)
+        self._queue.release(taken, "done")
+
+    def note_ended(self) -> None:
+        """Collect turns that were not used, and requests that go back."""
+        self._turns.end()
+        if self._turns.is_urgent:
+            self._urge()
+        for taken in self._turns.take_unused():
+            self._queue.give_back_turn(taken)
+        for taken in self._turns.take_returning():
+            self._queue.release(taken, "back")
+
+    # Download slots
+
+    def hold(self, request: Request, seconds: float) -> None:
+        """Have all workers leave the slot of a request alone."""
+        self._queue.next_call.holds.update(self._turns.hold(request, seconds))
+        self._urgent = True
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+        return self._turns.held_until(request)
+
+    def _reached(self, request: Request) -> None:
+        self._turns.reach(request)
+        if self._turns.is_urgent:
+            self._engine.wake()
+
+    def _urge(self) -> None:
+        """Have the next call set turns which would be wasted, and take requests for them."""
+        self._pacing.note_pushed()
+        self._urgent = True
+
+    # Calls
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        """Whether too many entries wait here."""
+        return self._queue.is_full
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to send."""
+        return self._queue.has_work
+
+    def until_exchange(self, *, busy: bool) -> float:
+        """Return the seconds until the next call."""
+        if self._failed or not self._queue.has_lease:
+            return upkeep.RETRY
+        if self._turns.is_urgent:
+            self._urge()
+        waits = inf
+        if self._urgent:
+            waits = self._pacing.until_urgent()
+        if self._queue.has_work:
+            waits = min(waits, self._pacing.until_call())
+        if self._pacing.is_low:
+            waits = min(waits, self._pacing.until_look())
+        if busy or self._starts.running:
+            waits = min(waits, upkeep.PATIENT)
+        return waits
+
+    async def exchange(self, *, busy: bool, held: bool) -> bool:
+        """Send what is pending, and take requests if wanted; return whether that worked."""
+        want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
+        self._queue.next_call.paces.update(self._turns.take_paces())
+        here = len(self._turns) > 0 or self._starts.running
+        call = self._queue.prepare(
+            want,
+            look=held or not (busy or here),  # for what others have made, and leave alone
+            default=self._downloads.default,
+            busy=self._turns.busy,
+        )
+        answer, self._urgent = Answer(), False
+        if call is not None:
+            try:
+                answer = await run_beside(partial(self._queue.carry_out, call))
+            except BloomError as error:
+                self._over, self._failed = False, True
+                self._fail(error)
+                return False
+            self._deliver(call, answer)
+        self._failed = False
+        if answer.taken:
+            self._idle_since = inf
+        here = len(self._turns) > 0 or self._starts.running
+        self._over = not (busy or here or held) and self._queue.is_over()
+        if answer.verdicts or answer.taken or self._over:
+            write_stats(self._report, self._queue)
+            if not self._stopped:
+                self._engine.wake()
+        return True
+
+    def _deliver(self, call: Call, answer: Answer) -> None:
+        """Apply the answer to a call, and deliver the verdicts."""
+        self._queue.settle(call, answer)
+        for entry, seen in answer.verdicts:
+            if not (seen or entry.op == "x"):
+                self._pacing.note_pushed()
+            entry.source.callback(seen)
+        if answer.void:
+            # Pages in flight go on, but are not reported: others may have them.
+            void = self._turns.take_all()
+            self._queue.next_call.holds.update(self._turns.holds)
+            if answer.start_over:
+                self._turns.start_over()
+                self._start_over(void)
+            return
+        self._turns.add(answer.taken)
+        self._turns.heed(answer.held)
+        self._pacing.note_called(call, answer, self._queue.waiting)
+
+    def _start_over(self, void: Iterable[Taken]) -> None:
+        """Offer again what the server may have lost, forget what is in no server, run ``start()``.
+
+        :param void: requests that this worker had taken and not begun.
+        """
+        self._in_memory.clear()
+        for taken in void:
+            op = "p" if taken.fingerprint is None else "f"
+            self._send(Entry(op, taken.fingerprint, taken.body, taken.priority, slot=taken.slot))
+        self._starts.run()
+
+    def _fail(self, error: BloomError) -> None:
+        if isinstance(error, BackendError) and error.temporary and self._waits:
+            return  # the worker logs it and retries
+        self.broken = True
+        self._starts.stop()
+        self._report.give_up(error)
+
+    def stop(self) -> None:
+        """Take no more, and put back what was not begun."""
+        self._stopped = True
+        self._starts.stop()
+        for taken in reversed(self._turns.take_all()):
+            self._queue.release(taken, "back")
+
+    async def close(self) -> bool:
+        """Put back what is not done, and release the lease; return whether everything is stored."""
+        write_stats(self._report, self._queue)
+        warn_of_failed(self._report, self._queue)
+        self._report.describe(self._queue.shared.info())
+        await run_beside(self._queue.close)
+        return not (self.broken or self._failed or self._queue.offering)
+
+    # What waits
+
+    @property
+    def later(self) -> int:
+        """How many requests wait for a time, as last reported."""
+        return self._queue.counts.later
+
+    def pending(self) -> bool:
+        """Return whether this worker has anything left to do soon."""
+        here = len(self._turns) or self._starts.running or self._queue.has_work
+        return bool(here or (self._queue.waiting and not self._pacing.rests))
+
+    @property
+    def over(self) -> bool:
+        """Whether no worker has anything to do, as of the last call."""
+        return self._over
+
+    @property
+    def next_start(self) -> float:
+        """When the next turn of those that were taken comes."""
+        return self._turns.next_start
+
+    def resting(self) -> tuple[int, float]:
+        """Return how many requests wait in the queue, and until when none can be taken."""
+        return self._queue.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
+
+    def note_idle(self) -> None:
+        """Log that other workers have all there is to fetch, after longer than most pages take."""
+        now, taken = time.monotonic(), self._queue.counts.taken
+        self._idle_since = min(self._idle_since, now)
+        if taken and now - self._idle_since >= upkeep.LEASE / 6:
+            log_waiting(self._report, taken)
+
+    def describe(self) -> tuple[str, ...]:
+        """Bring the stats of the filter up to date; return who shares the crawl, as phrases."""
+        return describe_crawl(self._report, self._queue.shared)
+
+    def _spider_opened(self) -> None:
+        log_paces(self._report, self._downloads)
