@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+    from scrapy_bloom.crawl.at_once import Checks
     from scrapy_bloom.redis.plain import SharedFilter
 
 SEEN = Verdict.SEEN
@@ -50,7 +51,7 @@ class BloomDupeFilter:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self.checks: PlainFilter | SharedFilter | Unfiltered | None = None
+        self.checks: Checks | Unfiltered | None = None
         self.unclean = False
         self.refusal: BloomError | None = None
         self._filter: PlainFilter | SharedFilter | None = None  # None also under our scheduler
@@ -124,7 +125,7 @@ class BloomDupeFilter:
             return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
-            closing.session.withdraw(request)
+            closing.checks.withdraw(request)
         if lost:
             self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
@@ -184,7 +185,7 @@ class BloomDupeFilter:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
             if empty:
                 self._filter.clear()
-        self.checks = self._filter
+        self.checks = self._filter.checks
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -208,7 +209,7 @@ class BloomDupeFilter:
             empty=empty,
         )
 
-    def _open_late(self, *, empty: bool = False) -> PlainFilter | SharedFilter | Unfiltered:
+    def _open_late(self, *, empty: bool = False) -> Checks | Unfiltered:
         """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)
@@ -223,7 +224,7 @@ class BloomDupeFilter:
     def _watch_pushes(self) -> None:
         scheduler = scheduler_with(self, self._crawler)
         if scheduler is not None and self._filter is not None:
-            watch_pushes(scheduler, self._filter.session.withdraw)
+            watch_pushes(scheduler, self._filter.checks.withdraw)
             if not isinstance(self._filter, PlainFilter):
                 enqueue_together(scheduler, self._crawler, self._filter.asked)
 

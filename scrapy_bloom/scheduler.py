@@ -24,8 +24,8 @@ from scrapy_bloom.crawl.engine import (
 )
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.in_flight import InFlight
+from scrapy_bloom.crawl.questions import Questions
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.crawl.session import Session
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.forgetting import check_watched
@@ -101,7 +101,7 @@ class Scheduler(ScrapyScheduler):
 
         (1) Check the settings: which backend, which filter, which queues
         (2) Open what keeps the crawl: in a ``JOBDIR`` see :class:`LocalBackend`, in Redis
-            :class:`SharedBackend`
+            :class:`RedisBackend`
         (3) With neither, open Scrapy's own queues and the filter
 
         If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
@@ -208,8 +208,8 @@ class Scheduler(ScrapyScheduler):
         if shared and folder:
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
-        session, in_flight = Session(crawler, settings, report), InFlight(engine, report)
-        crawl = Crawl(crawler, self.spider, settings, report, engine, session, in_flight)
+        questions, in_flight = Questions(crawler, settings), InFlight(engine, report)
+        crawl = Crawl(crawler, self.spider, settings, report, engine, questions, in_flight)
         backend = await self._open_shared(crawl) if shared else self._open_local(crawl, folder)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         self.df.checks = Unfiltered(self.df.report, _ASKED)
@@ -230,10 +230,10 @@ class Scheduler(ScrapyScheduler):
         return LocalBackend(crawl, Path(folder), classes, unclean=self.df.unclean)
 
     async def _open_shared(self, crawl: Crawl) -> Backend:
-        from scrapy_bloom.redis.backend import SharedBackend  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis.backend import RedisBackend  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return await SharedBackend.open(crawl, kind)
+        return await RedisBackend.open(crawl, kind)
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

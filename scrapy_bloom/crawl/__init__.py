@@ -1,6 +1,9 @@
 """One crawl: identifying its requests, tracking pages in flight, and access to its engine.
 
-``session`` identifies requests and judges them; ``redirects`` deals with redirect chains;
+``frontier`` is its law: when a page is done. ``backend`` is the port to what keeps requests and
+marks. ``questions`` is what a request is, ``judge`` what is said about it (``at_once`` for another
+scheduler), and ``redirects`` deals with redirect chains; ``ledger`` orders pages behind what they
+have asked; ``recent`` remembers marks of this run;
 ``in_flight`` tracks the pages in flight; ``later`` keeps what must wait, and ``pace`` is how a slot
 is spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
 mends feeds that a kill has cut; ``engine`` has all that is private to Scrapy; ``report`` writes

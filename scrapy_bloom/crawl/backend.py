@@ -1,7 +1,8 @@
 """The port between a crawl and what keeps its marks and requests: a job directory, or Redis.
 
 A mark and its request live and die together there. :class:`~scrapy_bloom.crawl.frontier.Frontier`
-knows when a page is done; a backend knows how to store that.
+knows when a page is done; a backend knows how to store that. What the members mean is said here;
+implementations say only in what they differ.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -18,21 +20,9 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.questions import Questions
     from scrapy_bloom.crawl.report import Report
-    from scrapy_bloom.crawl.session import Session
     from scrapy_bloom.settings import Settings
-
-
-class Unstorable(Exception):  # noqa: N818 - nothing failed
-    """A request cannot be serialized, and waits in memory. It was asked nothing of others.
-
-    :param why: what serializing it has raised.
-    :param mark: with which it was offered.
-    """
-
-    def __init__(self, why: Exception, mark: bytes | None) -> None:
-        super().__init__(why)
-        self.why, self.mark = why, mark
 
 
 @dataclass(frozen=True)
@@ -44,24 +34,33 @@ class Crawl:
     settings: Settings
     report: Report
     engine: Engine
-    session: Session
+    questions: Questions
     in_flight: InFlight
 
 
 class Backend(ABC):
-    """Keeps the marks and requests of a crawl.
+    """Keeps the marks and requests of a crawl. It is open once it is made.
+
+    What has changed is written or sent by an *exchange*: a commit of a job directory, a call of
+    Redis. The frontier makes one when :attr:`due` says so.
 
     Attributes:
         kind: its name in Scrapy's stats of schedulers.
         broken: whether it has given up, which was logged: nothing more is exchanged.
         is_full: whether no more pages should be fetched for now.
         may_be_cut: whether a kill may have cut off the feeds.
+        due: when the next exchange should be made, by ``time.monotonic()``; infinite if there is no
+            need. Members that change something set it; an exchange begins by setting it back.
+        interval: seconds until the next exchange while pages are in flight, or after one that
+            failed.
     """
 
     kind: ClassVar[str]
     broken = False
     is_full = False
     may_be_cut = True
+    due = inf
+    interval: float
 
     # Marks and requests
 
@@ -71,7 +70,7 @@ class Backend(ABC):
     ) -> bool | Deferred[bool]:
         """Add a mark and queue its request, unless the mark is there; return whether it is.
 
-        What is answered later stays what it was until then.
+        If that is answered later, it is not known before.
 
         :param due: before when the request must not be sent, by ``time.monotonic()``; 0 for none.
         :param mark: None for a request that is not filtered.
@@ -85,22 +84,28 @@ class Backend(ABC):
 
     @abstractmethod
     def forget_many(self, marks: Collection[bytes]) -> list[bool] | Deferred[list[bool]]:
-        """Make marks new again; return for each whether it was there."""
+        """Make marks eligible again; return for each whether it was there."""
 
     @abstractmethod
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
-        """Note marks of a request that waits in memory, or does so no more: the page is done."""
+        """Record marks of a request that waits in memory, which a kill would lose.
+
+        :param is_over: whether it is done.
+        """
 
     @abstractmethod
     def take(self) -> tuple[Request, Any] | None:
-        """Take a request that may be sent now, with what to release; None if there is none."""
+        """Take a request that may be sent now, with what :meth:`release` wants; None if none may.
+
+        It stays stored until it is released.
+        """
 
     @abstractmethod
-    def release(self, taken: Any) -> None:
+    def release(self, handle: Any) -> None:
         """Let go of a request that is done."""
 
-    def note_ended(self) -> None:  # noqa: B027 - a job need not know
-        """Look which requests the engine is through with, done or not."""
+    def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
+        """Record that the engine is through with so many requests, done or not."""
 
     # Download slots
 
@@ -112,7 +117,7 @@ class Backend(ABC):
     def held_until(self, request: Request) -> float:
         """Return until when the slot of a request is left alone, 0 if it is not."""
 
-    # Exchanges: a commit, or a call
+    # Exchanges
 
     @property
     @abstractmethod
@@ -120,17 +125,10 @@ class Backend(ABC):
         """Whether there is something to exchange."""
 
     @abstractmethod
-    def until_exchange(self, *, busy: bool) -> float:
-        """Return the seconds until the next exchange; infinite if none is due.
-
-        :param busy: whether pages are in flight, or done and not released.
-        """
-
-    @abstractmethod
     async def exchange(self, *, busy: bool, held: bool) -> bool:
         """Write or send what has changed, and learn what others know; return whether that worked.
 
-        :param busy: as above.
+        :param busy: whether pages are in flight, or done and not released.
         :param held: whether requests wait in memory.
         """
 
@@ -145,7 +143,7 @@ class Backend(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many requests wait."""
+        """Return how many requests wait, as far as is known."""
 
     @property
     @abstractmethod

@@ -453,28 +453,31 @@ class Timer:
     """Calls a function once, at the earliest of the times that were set since the last call.
 
     After an hour it calls it in any case: some event loops take no time of weeks.
+
+    Attributes:
+        due: when it calls it, by ``time.monotonic()``; infinite if it is not set.
     """
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
         self._handle: Any = None
-        self._due = inf
+        self.due = inf
 
     def set(self, seconds: float) -> None:
         """Call it after so many seconds; not at all if they are infinite."""
         due = time.monotonic() + max(0.0, seconds)
-        if due < self._due:
+        if due < self.due:
             self.cancel()
-            self._due, self._handle = due, call_later(min(3600.0, max(0.0, seconds)), self._run)
+            self.due, self._handle = due, call_later(min(3600.0, max(0.0, seconds)), self._run)
 
     def cancel(self) -> None:
         """Do not call it."""
         if self._handle is not None:
             self._handle.cancel()
-        self._due, self._handle = inf, None
+        self.due, self._handle = inf, None
 
     def _run(self) -> None:
-        self._due, self._handle = inf, None
+        self.due, self._handle = inf, None
         self._do()
 
 

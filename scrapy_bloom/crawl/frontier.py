@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +21,12 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.backend import Unstorable
-from scrapy_bloom.crawl.engine import Timer, pop_back
+from scrapy_bloom.crawl.engine import BACK, Timer, pop_back
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.judge import Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.signals import forget_page, hold_slot
 
@@ -52,10 +54,11 @@ class Frontier:
     def __init__(self, crawl: Crawl, backend: Backend, memory: Any, dupefilter: Any) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
-        self._engine, self._session, self._in_flight = engine, crawl.session, crawl.in_flight
+        self._engine, self._in_flight = engine, crawl.in_flight
         self._backend, self._dupefilter = backend, dupefilter
-        crawl.session.marks = backend
-        self._ledger, self._memory = crawl.session.ledger, Memory(memory)
+        self._judge = Judge(crawl.questions, report)
+        self._judge.marks = backend
+        self._ledger, self._memory = self._judge.ledger, Memory(memory)
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
         self._flush_at, self._flush_pause = 0.0, _SOONEST
@@ -81,28 +84,30 @@ class Frontier:
 
         If that is known only later, it is dropped then.
         """
-        due, offer = pop_due(request, self._report), self._backend.offer
+        meta, offer = request.meta, self._backend.offer
+        due = pop_due(request, self._report) if DELAY in meta else 0.0
+        judged_before = BACK in meta and pop_back(request)
         verdict: Any = ERROR
         try:
-            if not (pop_back(request) or request.dont_filter):
-                verdict = self._session.check(request, partial(offer, request, due))
-                if verdict is SEEN:
-                    if self._in_flight.kept_marks:
-                        self._keep_for(request)
-                    return False
+            if not (judged_before or request.dont_filter):
+                verdict = self._judge.check(request, partial(offer, request, due))
             if verdict is ERROR:  # it could not be checked, or need not be
                 verdict = offer(request, due, None, None)
         except Unstorable as error:
             self._keep_in_memory(request, error, due)
         else:
-            if isinstance(verdict, Deferred):
+            if verdict is SEEN:
+                if self._in_flight.kept_marks:
+                    self._keep_for(request)
+            elif isinstance(verdict, Deferred):
                 Deferred.fromCoroutine(self._decide(request, due, verdict))
             else:
                 self._count_enqueued()
         if due:
             self._await_due()
-        self._timer.set(self._backend.until_exchange(busy=True))
-        return True
+        if self._backend.due < self._timer.due:
+            self._arm()
+        return verdict is not SEEN
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
@@ -119,8 +124,8 @@ class Frontier:
                 self._await_due()
                 self._arm()
                 return None
-            request, row = taken
-            self._in_flight.start(request, row)
+            request, handle = taken
+            self._in_flight.start(request, handle)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
         self._rest_logged = False
@@ -138,7 +143,7 @@ class Frontier:
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
-        known = self._session.forget(request, failed)
+        known = self._judge.forget(request, failed)
         self._arm()
         return known
 
@@ -183,7 +188,8 @@ class Frontier:
     ) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 
-        The page that yielded it is not done before that.
+        The page that yielded it is not done before that. If the check fails, the request is offered
+        again without a mark: one question holds the page over both.
         """
         question, verdict = self._ledger.ask(), None
         try:
@@ -195,10 +201,10 @@ class Frontier:
         except Unstorable as error:
             self._keep_in_memory(request, error, due)
         else:
-            if verdict is SEEN:
-                self._keep_for(request)
-            else:
+            if verdict is not SEEN:
                 self._count_enqueued()
+        if verdict is SEEN and self._in_flight.kept_marks:
+            self._keep_for(request)
         self._ledger.answer(question)
         if verdict is SEEN:
             spider = self._spider
@@ -209,12 +215,8 @@ class Frontier:
 
     def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it stored."""
-        marks: tuple[bytes, ...] = ()
-        if error.mark is not None:
-            page, _ = self._session.identify(request)
-            marks = (page,) if error.mark == page else (page, error.mark)
-        request = self._in_flight.keep(request, error.why, marks)
-        self._backend.withhold(marks)
+        request = self._in_flight.keep(request, error.why, error.marks)
+        self._backend.withhold(error.marks)
         self._memory.push(request, due)
         self._inc("scheduler/enqueued")
         self._inc("scheduler/enqueued/memory")
@@ -225,15 +227,17 @@ class Frontier:
 
     def _keep_for(self, duplicate: Request) -> None:
         """Keep the pages that led to a duplicate if what it duplicates is only in memory."""
-        page, _ = self._session.identify(duplicate)
-        self._in_flight.note_duplicate(duplicate, page)
+        with suppress(Exception):  # it could be identified a moment ago
+            page, _ = self._judge.questions.identify(duplicate)
+            self._in_flight.note_duplicate(duplicate, page)
 
     # Pages that are done
 
     def _note_ended(self) -> None:
         """Collect the pages that the engine is through with."""
-        self._backend.note_ended()
-        self._ledger.add(self._in_flight.pop_done())
+        done = self._in_flight.pop_done()
+        self._ledger.add(done)
+        self._backend.note_ended(len(done))
 
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""
@@ -268,9 +272,12 @@ class Frontier:
         return bool(self._ledger or self._in_flight)
 
     def _arm(self) -> None:
-        """Schedule the next exchange."""
+        """Schedule the next exchange: when the backend wants it, and while pages are in flight."""
         if not (self._closing or self._backend.broken):
-            self._timer.set(self._backend.until_exchange(busy=self._busy))
+            if self._backend.due < self._timer.due:
+                self._timer.set(self._backend.due - time.monotonic())
+            if self._busy:
+                self._timer.set(self._backend.interval)
 
     def _await_due(self) -> None:
         """Wake the engine when the next request that has to wait may be sent."""
@@ -283,12 +290,16 @@ class Frontier:
             self._exchanging = None if exchanging.called else exchanging
 
     async def _round(self) -> None:
+        """Make an exchange, and schedule the next one."""
+        worked = False
         try:
-            await self._step()
+            worked = await self._step()
         finally:
             self._exchanging = None
+        if not (worked or self._closing or self._backend.broken):
+            self._timer.set(self._backend.interval)
         self._arm()
-        if not (self._closing or self.pending()):
+        if not (self._closing or self._busy or self.pending()):
             self._engine.wake()  # by itself it checks only every five seconds
 
     async def _step(self) -> bool:

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 _PICKLE: Final = 0x80  # first byte of every pickle, never of a dict written by marshal
 
 
+class Unstorable(Exception):  # noqa: N818 - nothing failed
+    """A request is new, and cannot be serialized: it waits in memory.
+
+    Attributes:
+        why: what serializing it has raised.
+        marks: its marks, its page first; none if it is not filtered.
+    """
+
+    def __init__(self, why: Exception, marks: tuple[bytes, ...] = ()) -> None:
+        super().__init__(why)
+        self.why, self.marks = why, marks
+
+
 @dataclass(frozen=True)
 class QueueKind:
     """The order and serialization of one of Scrapy's disk queue classes.

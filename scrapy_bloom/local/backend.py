@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.backend import Backend, Crawl, Unstorable
+from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import run_beside
 from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
@@ -64,9 +65,9 @@ class LocalBackend(Backend):
     kind: ClassVar[str] = "disk"
 
     def __init__(self, crawl: Crawl, folder: Path, classes: QueueClasses, *, unclean: bool) -> None:
-        settings, session = crawl.settings, crawl.session
-        fingerprinter = session.fingerprinter
-        owner = Identity(crawl.spider.name, fingerprinter.wrapped, session.made_by)
+        settings, questions = crawl.settings, crawl.questions
+        fingerprinter = questions.fingerprinter
+        owner = Identity(crawl.spider.name, fingerprinter.wrapped, questions.made_by)
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():
@@ -82,12 +83,11 @@ class LocalBackend(Backend):
         self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
         self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
         self.may_be_cut = job.killed or not job.previous
-        self._delay = INTERVAL
+        self.interval = INTERVAL
         self._failing = False
         _report_opened(self._report, job, len(self), unclean=unclean or job.killed)
 
     def __len__(self) -> int:
-        """Return how many requests wait."""
         return len(self._queues) + len(self._later)
 
     # Marks and requests
@@ -95,33 +95,33 @@ class LocalBackend(Backend):
     def offer(
         self, request: Request, due: float, mark: bytes | None, max_age: float | None
     ) -> bool:
-        """Add a mark and store its request, unless the mark is there; return whether it is.
+        """Add a mark and store its request with the next commit.
 
-        :raises Unstorable: if the request cannot be serialized. It is marked all the same.
+        A request that cannot be serialized is marked all the same.
         """
         if mark is not None and (
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
         error = self._later.push(request, due) if due else self._queues.push(request)
+        self._changed()
         if error is not None:
-            raise Unstorable(error, mark) from error
+            raise Unstorable(error) from error
         return False
 
     def __contains__(self, mark: bytes) -> bool:
-        """Return whether a mark is there."""
         return mark in self._store.seen
 
     def forget_many(self, marks: Collection[bytes]) -> list[bool]:
-        """Make marks new again; return for each whether it was there."""
+        self._changed()
         return self._store.seen.forget_many(marks)
 
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
-        """Note marks that the next run must not know, or may again."""
+        """Record marks that the next run must not know, or may again."""
+        self._changed()
         self._store.marks.withheld_changed(marks)
 
     def take(self) -> tuple[Request, int] | None:
-        """Take the next request that may be sent now, with its row."""
         later = self._later
         if self.broken or not later.has_room:
             return None
@@ -131,6 +131,7 @@ class LocalBackend(Backend):
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
                     break
+                self._changed()
                 taken = self._queues.pop(later.held) if later.has_room else None
         except sqlite3.Error as error:
             self._break(error)
@@ -140,51 +141,50 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, taken: int) -> None:
-        """Delete the row of a request that is done."""
-        self._store.done(taken)
+    def release(self, handle: int) -> None:
+        """Delete the row of a request with the next commit."""
+        self._store.done(handle)
 
     # Download slots
 
     def hold(self, request: Request, seconds: float) -> None:
-        """Leave the slot of a request alone."""
         self._later.hold(self._queues.slot_of(request), seconds)
+        self._changed()
 
     def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request is left alone, 0 if it is not."""
         return self._later.held_until(request)
 
     # Commits
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to commit."""
         return self._store.dirty
 
-    def until_exchange(self, *, busy: bool) -> float:
-        """Return the seconds until the next commit."""
-        return self._delay if busy or self._store.dirty else inf
+    def _changed(self) -> None:
+        if self.due == inf:
+            self.due = time.monotonic() + self.interval
 
     async def exchange(self, *, busy: bool, held: bool) -> bool:  # noqa: ARG002 - all is known here
-        """Commit what has changed; return whether that worked."""
+        """Commit what has changed."""
+        self.due = inf
         if self.broken or not self._store.dirty:
             return not self.broken
         began = perf_counter()
-        self._note_state()
-        self._store.meta[IN_FLIGHT] = self._store.in_flight
         try:
+            self._note_state()
+            self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._store.commit(sync=self._sync)
         except (sqlite3.Error, OSError) as error:
             self._log_failure(error)
             return False
         finally:
-            if not self._later.has_room:
+            if not self._later.has_room:  # what was postponed is in the way of others
                 self._later.note_exchanged()
                 self._engine.wake()
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
-        self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
         self._report.set(stats.PENDING, len(self._store))
         return True
 
@@ -193,7 +193,7 @@ class LocalBackend(Backend):
         self._note_state()
 
     async def close(self) -> bool:
-        """Close the job; return whether everything is stored.
+        """Close the job.
 
         (1) Write the filter's blocks, note that the run was stopped cleanly, and close the file
         (2) Release the job directory
@@ -211,31 +211,27 @@ class LocalBackend(Backend):
 
     @property
     def later(self) -> int:
-        """How many requests wait for a time."""
         return len(self._later)
 
     def pending(self) -> bool:
-        """Return whether a request may be taken soon."""
         if self._queues.size_without(self._later.held):
             return True
         return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
 
     @property
     def over(self) -> bool:
-        """Whether no request waits."""
         return not len(self)
 
     @property
     def next_start(self) -> float:
-        """When the next request or slot is due; without room, a commit wakes the engine."""
+        # Without room a commit wakes the engine.
         return self._later.next_due if self._later.has_room else inf
 
     def resting(self) -> tuple[int, float]:
-        """Return how many requests have to wait, and until when none can be sent."""
         return len(self) - self._queues.size_without(self._later.held), self._later.next_due
 
     def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return which hosts are left alone."""
+        """Say how many hosts are left alone."""
         self._report.describe(self._store.filter.info())
         held = len(self._later.held)
         return (f"{counted(held, 'host')} left alone",) if held else ()
@@ -244,7 +240,7 @@ class LocalBackend(Backend):
 
     def _log_failure(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)
-        self._delay = min(_SLOWEST, self._delay * 2)
+        self.interval = min(_SLOWEST, self.interval * 2)
         if not self._failing:
             self._failing = True
             logger.error(

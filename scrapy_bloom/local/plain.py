@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.at_once import Checks, Filter
 from scrapy_bloom.crawl.engine import is_inspection_command
-from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.crawl.session import Filter, Session, adding_to
+from scrapy_bloom.crawl.questions import Questions
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
@@ -19,7 +19,6 @@ from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.report import Report
@@ -34,7 +33,7 @@ class PlainFilter:
     :raises BloomError: if the crawl cannot be filtered as configured. Nothing is changed.
 
     Attributes:
-        session: judges the requests.
+        checks: checks the requests.
         emptied: whether it has been emptied; no one else uses it.
     """
 
@@ -47,8 +46,8 @@ class PlainFilter:
                 f" DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'."
             )
         self._report = report
-        self.session = session = Session(crawler, settings, report)
-        fingerprinter = session.fingerprinter
+        questions = Questions(crawler, settings)
+        fingerprinter = questions.fingerprinter
         digests = fingerprinter.digests
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
@@ -65,15 +64,15 @@ class PlainFilter:
             )
         else:
             job = Job(
-                Path(folder), Identity(spider, fingerprinter.wrapped, session.made_by), FILTER
+                Path(folder), Identity(spider, fingerprinter.wrapped, questions.made_by), FILTER
             )
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
             self._job, self._filter, filter_ = job, job.store.filter, job.store.seen
             self._report_opened(job, unclean=unclean)
-        session.marks, self._ask = filter_, adding_to(filter_)
-        crawler.signals.connect(session.forget, signal=forget_page)
+        self.checks = Checks(questions, report, filter_)
+        crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
         self._report.opened(
@@ -92,12 +91,6 @@ class PlainFilter:
                 f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
                 f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
             )
-
-    def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request, and mark it."""
-        verdict = self.session.check(request, self._ask)
-        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
-        return verdict
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""

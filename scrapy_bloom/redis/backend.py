@@ -18,10 +18,10 @@ from scrapy import signals
 from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.crawl.backend import Backend, Crawl, Unstorable
+from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import Downloads, has_queues_by_slot, run_beside
-from scrapy_bloom.crawl.serialize import QueueKind, read_request
-from scrapy_bloom.crawl.session import Recent
+from scrapy_bloom.crawl.recent import Recent
+from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_request
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.key import Answer, Call
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 
-class SharedBackend(Backend):
+class RedisBackend(Backend):
     """The requests and marks of a crawl in Redis, as one worker has them.
 
     While the server is unreachable the crawl waits, unless the policy is ``close``.
@@ -56,11 +56,12 @@ class SharedBackend(Backend):
     """
 
     kind: ClassVar[str] = "redis"
+    interval = upkeep.PATIENT
 
     def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
-        self._in_flight, self._queue, self._dumps = crawl.in_flight, queue, kind.dumps
+        self._queue, self._dumps = queue, kind.dumps
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         by_host = bool(
             has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
@@ -73,23 +74,22 @@ class SharedBackend(Backend):
         # Marks of requests that were held in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
-        self._idle_since = inf
-        self._failed = self._urgent = self._stopped = self._over = False
-        report_crawl(report, crawl.session, queue, windowed=bool(crawl.settings[WINDOW]))
+        self._idle_since, self.due = inf, 0.0
+        self._stopped = self._over = False
+        report_crawl(report, crawl.questions, queue, windowed=bool(crawl.settings[WINDOW]))
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
 
     @classmethod
-    async def open(cls, crawl: Crawl, kind: QueueKind) -> SharedBackend:
+    async def open(cls, crawl: Crawl, kind: QueueKind) -> RedisBackend:
         """Open a crawl in Redis, once the server can be used.
 
         :raises BloomError: if the crawl cannot be kept as configured.
         """
-        queue = await queue_of(crawl.crawler, crawl.session, crawl.report, kind)
+        queue = await queue_of(crawl.crawler, crawl.questions, crawl.report, kind)
         return cls(crawl, queue, kind)
 
     def __len__(self) -> int:
-        """Return how many requests wait, here and in the queue as last reported."""
         return len(self._turns) + self._queue.offering + self._queue.waiting
 
     # Marks and requests
@@ -97,21 +97,17 @@ class SharedBackend(Backend):
     def offer(
         self, request: Request, due: float, mark: bytes | None, max_age: float | None
     ) -> bool | Deferred[bool]:
-        """Send a request with one of the next calls, unless this worker knows its mark.
-
-        :raises Unstorable: if it cannot be serialized. Redis is not told.
-        """
+        """Send a request with one of the next calls, unless this worker knows its mark."""
         if mark is not None and self._knows(mark, max_age):
             return True
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:
-            raise Unstorable(error, mark) from error
+            raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
         return self._send(Entry(op, mark, body, request.priority, max_age, slot=slot, due=due))
 
     def __contains__(self, mark: bytes) -> bool:
-        """Return whether this worker knows that a mark is there."""
         return self._queue.knows(mark) or self._in_memory.has(mark)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
@@ -120,10 +116,12 @@ class SharedBackend(Backend):
 
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with one of the next calls; return a Deferred for its verdict."""
-        verdict: Deferred[bool] = Deferred()
-        entry.source = verdict
+        entry.source = verdict = Deferred[bool]()
         self._over = False
+        is_first = not self._queue.offering
         self._queue.offer(entry)
+        if is_first:  # else a call is due already
+            self._soon(self._pacing.until_call())
         return verdict
 
     def forget_many(self, marks: Collection[bytes]) -> Deferred[list[bool]]:
@@ -148,9 +146,11 @@ class SharedBackend(Backend):
             self._in_memory.add(marks)
 
     def take(self) -> tuple[Request, Taken] | None:
-        """Return a request that was taken and whose turn is now."""
+        """Return a request that a call has taken, and whose turn is now."""
         if not self._queue.has_lease:  # what was taken may be another worker's by now
+            self._soon(upkeep.RETRY)
             return None
+        ready = None
         while (taken := self._turns.pop()) is not None:
             try:
                 request = read_request(taken.body, self._spider)
@@ -158,21 +158,25 @@ class SharedBackend(Backend):
                 self._queue.release(taken, "unreadable")
                 log_unreadable(self._report, error)
                 continue
-            if not taken.slot and (until := self._turns.held_until(request)):
-                self._queue.postpone(taken, until)
-                self._urge()
-                continue
-            self._turns.begin(request, taken)
-            return request, taken
-        return None
+            if taken.slot or not (until := self._turns.held_until(request)):
+                self._turns.begin(request, taken)
+                ready = request, taken
+                break
+            self._queue.postpone(taken, until)
+            self._urge()
+        if ready is not None:
+            self._look_if_low()
+        elif self._turns.is_urgent:
+            self._urge()
+        return ready
 
-    def release(self, taken: Taken) -> None:
-        """Report that a request is done."""
-        self._pacing.note_ended(1)
-        self._queue.release(taken, "done")
+    def release(self, handle: Taken) -> None:
+        """Report with the next call that a request is done."""
+        self._queue.release(handle, "done")
 
-    def note_ended(self) -> None:
-        """Collect turns that were not used, and requests that go back."""
+    def note_ended(self, count: int) -> None:
+        """Collect turns that were not used, and requests that go back, for the next call."""
+        self._pacing.note_ended(count)
         self._turns.end()
         if self._turns.is_urgent:
             self._urge()
@@ -180,27 +184,37 @@ class SharedBackend(Backend):
             self._queue.give_back_turn(taken)
         for taken in self._turns.take_returning():
             self._queue.release(taken, "back")
+        self._look_if_low()
 
     # Download slots
 
     def hold(self, request: Request, seconds: float) -> None:
         """Have all workers leave the slot of a request alone."""
         self._queue.next_call.holds.update(self._turns.hold(request, seconds))
-        self._urgent = True
+        self._soon(self._pacing.until_urgent())
 
     def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request is left alone, 0 if it is not."""
         return self._turns.held_until(request)
 
     def _reached(self, request: Request) -> None:
         self._turns.reach(request)
         if self._turns.is_urgent:
+            self._urge()
             self._engine.wake()
+
+    # When the next call is due
+
+    def _soon(self, delay: float) -> None:
+        self.due = min(self.due, time.monotonic() + delay)
 
     def _urge(self) -> None:
         """Have the next call set turns which would be wasted, and take requests for them."""
         self._pacing.note_pushed()
-        self._urgent = True
+        self._soon(self._pacing.until_urgent())
+
+    def _look_if_low(self) -> None:
+        if self._pacing.is_low:
+            self._soon(self._pacing.until_look())
 
     # Calls
 
@@ -211,56 +225,50 @@ class SharedBackend(Backend):
 
     @property
     def dirty(self) -> bool:
-        """Whether there is anything to send."""
         return self._queue.has_work
 
-    def until_exchange(self, *, busy: bool) -> float:
-        """Return the seconds until the next call."""
-        if self._failed or not self._queue.has_lease:
-            return upkeep.RETRY
-        if self._turns.is_urgent:
-            self._urge()
-        waits = inf
-        if self._urgent:
-            waits = self._pacing.until_urgent()
-        if self._queue.has_work:
-            waits = min(waits, self._pacing.until_call())
-        if self._pacing.is_low:
-            waits = min(waits, self._pacing.until_look())
-        if busy or self._starts.running:
-            waits = min(waits, upkeep.PATIENT)
-        return waits
-
     async def exchange(self, *, busy: bool, held: bool) -> bool:
-        """Send what is pending, and take requests if wanted; return whether that worked."""
+        """Make a call if there is anything to send, to take or to look for."""
+        self.due = inf
         want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
         self._queue.next_call.paces.update(self._turns.take_paces())
-        here = len(self._turns) > 0 or self._starts.running
         call = self._queue.prepare(
             want,
-            look=held or not (busy or here),  # for what others have made, and leave alone
+            look=held or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
         )
-        answer, self._urgent = Answer(), False
+        answer = Answer()
         if call is not None:
             try:
                 answer = await run_beside(partial(self._queue.carry_out, call))
             except BloomError as error:
-                self._over, self._failed = False, True
+                self._over = False
                 self._fail(error)
                 return False
             self._deliver(call, answer)
-        self._failed = False
         if answer.taken:
             self._idle_since = inf
-        here = len(self._turns) > 0 or self._starts.running
-        self._over = not (busy or here or held) and self._queue.is_over()
+        self._over = not (busy or held or self._has_more) and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
             if not self._stopped:
                 self._engine.wake()
+        self._schedule()
         return True
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether requests are here that have not begun, or ``start()`` is running again."""
+        return len(self._turns) > 0 or self._starts.running
+
+    def _schedule(self) -> None:
+        """Say when the next call is due, as far as is known after one."""
+        if self._queue.has_work:
+            self._soon(self._pacing.until_call())
+        if self._starts.running:
+            self._soon(upkeep.PATIENT)
+        self._look_if_low()
 
     def _deliver(self, call: Call, answer: Answer) -> None:
         """Apply the answer to a call, and deliver the verdicts."""
@@ -300,55 +308,50 @@ class SharedBackend(Backend):
         self._report.give_up(error)
 
     def stop(self) -> None:
-        """Take no more, and put back what was not begun."""
         self._stopped = True
         self._starts.stop()
         for taken in reversed(self._turns.take_all()):
             self._queue.release(taken, "back")
 
     async def close(self) -> bool:
-        """Put back what is not done, and release the lease; return whether everything is stored."""
+        """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
         warn_of_failed(self._report, self._queue)
         self._report.describe(self._queue.shared.info())
         await run_beside(self._queue.close)
-        return not (self.broken or self._failed or self._queue.offering)
+        return not (self.broken or self._queue.has_work)
 
     # What waits
 
     @property
     def later(self) -> int:
-        """How many requests wait for a time, as last reported."""
         return self._queue.counts.later
 
     def pending(self) -> bool:
-        """Return whether this worker has anything left to do soon."""
         here = len(self._turns) or self._starts.running or self._queue.has_work
         return bool(here or (self._queue.waiting and not self._pacing.rests))
 
     @property
     def over(self) -> bool:
-        """Whether no worker has anything to do, as of the last call."""
         return self._over
 
     @property
     def next_start(self) -> float:
-        """When the next turn of those that were taken comes."""
         return self._turns.next_start
 
     def resting(self) -> tuple[int, float]:
-        """Return how many requests wait in the queue, and until when none can be taken."""
         return self._queue.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
 
     def note_idle(self) -> None:
-        """Log that other workers have all there is to fetch, after longer than most pages take."""
+        """Look for requests, and log if others have had them for longer than most pages take."""
+        self._soon(self._pacing.until_look())
         now, taken = time.monotonic(), self._queue.counts.taken
         self._idle_since = min(self._idle_since, now)
         if taken and now - self._idle_since >= upkeep.LEASE / 6:
             log_waiting(self._report, taken)
 
     def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return who shares the crawl, as phrases."""
+        """Say who shares the crawl."""
         return describe_crawl(self._report, self._queue.shared)
 
     def _spider_opened(self) -> None:

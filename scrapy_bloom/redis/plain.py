@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.report import Verdict
-from scrapy_bloom.crawl.session import Session, adding_to
+from scrapy_bloom.crawl.at_once import Checks
+from scrapy_bloom.crawl.questions import Questions
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import KNOWN
@@ -42,7 +42,7 @@ class SharedFilter:
     :raises BloomError: if the crawl cannot be filtered as configured.
 
     Attributes:
-        session: judges the requests.
+        checks: checks the requests.
         emptied: whether the last attempt to empty it succeeded.
     """
 
@@ -51,18 +51,18 @@ class SharedFilter:
     ) -> None:
         settings = Settings.of(crawler)
         self._report, self._kept = report, shared_queue
-        self.session = session = Session(crawler, settings, report)
+        self._questions = questions = Questions(crawler, settings)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
-        session.marks = self._filter = RedisFilter(
+        self._filter = RedisFilter(
             server_of(settings),
             self._key,
-            plan_of(settings, session.fingerprinter, session.made_by),
+            plan_of(settings, questions.fingerprinter, questions.made_by),
             on_error=settings[ON_BACKEND_ERROR],
             timeout=settings[REDIS_TIMEOUT],
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
-        self._ask, worker = adding_to(self._filter), self._filter.worker
+        worker = self._filter.worker
         self._deleted = self.emptied = False
         try:
             if (empty or not shared_queue) and not self._filter.shared.made:
@@ -70,7 +70,7 @@ class SharedFilter:
         except BaseException:
             self._filter.close()
             raise
-        report_opened(report, session, worker, self._filter.shared)
+        report_opened(report, questions, worker, self._filter.shared)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
@@ -78,27 +78,22 @@ class SharedFilter:
                 f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
-        crawler.signals.connect(session.forget, signal=forget_page)
+        self.checks = Checks(questions, report, self._filter)
+        crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     @contextmanager
     def asked(self, requests: Iterable[Request]) -> Iterator[None]:
-        """Ask in one call which requests are duplicates; in this context the session knows it."""
+        """Ask in one call which requests are duplicates; in this context the filter knows it."""
         marks = []
         for request in requests:
             if not request.dont_filter:
-                with suppress(Exception):  # the session reports it
-                    marks.append(self.session.fingerprinter.fingerprint(request))
+                with suppress(Exception):  # the check reports it
+                    marks.append(self._questions.fingerprinter.fingerprint(request))
         with ExitStack() as context:
             if len(marks) > 1:
                 with suppress(Exception):  # likewise
                     context.enter_context(self._filter.asked(marks))
             yield
-
-    def check(self, request: Request) -> Verdict:
-        """Return the verdict on a request, and mark it."""
-        verdict = self.session.check(request, self._ask)
-        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
-        return verdict
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False if it stays, because others use it or may be using it.

@@ -317,7 +317,7 @@ def test_failed_pages_are_remembered_no_longer_than_the_window(monkeypatch):
         session.check(page(number))
         session.forget(page(number), failed=True)
         now += 3600
-    assert len(session.failed) == 24
+    assert len(session.judge.failed) == 24
     assert session.check(page(99)) is SEEN
     session.close()
 
@@ -327,7 +327,7 @@ def test_in_a_window_a_step_expires_before_its_page(monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     session, _ = open_session({"BLOOM_WINDOW": "16s"})
-    session.marks.clock = time.time
+    session.judge.marks.clock = time.time
     first = page("wall")
     back = redirected(first, first.url)
     assert session.check(first) is NEW

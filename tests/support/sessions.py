@@ -1,7 +1,5 @@
 """A filter without a crawl, as it is beside another scheduler."""
 
-from types import SimpleNamespace
-
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
@@ -11,13 +9,11 @@ from support.jobs import SPIDER
 
 
 def open_session(settings=None):
-    """Return the session of a filter, which closes that, too; and its crawler."""
+    """Return what checks the requests of a crawl, which closes its filter, too; and its crawler."""
     crawler = get_crawler(settings_dict=settings)
     filter_ = PlainFilter(crawler, SPIDER, Report(crawler), unclean=False)
-    session = filter_.session
-    check, session.check, session.close = session.check, filter_.check, filter_.close
-    filter_.session = SimpleNamespace(check=check)
-    return session, crawler
+    filter_.checks.close = filter_.close
+    return filter_.checks, crawler
 
 
 def page(name, **more):

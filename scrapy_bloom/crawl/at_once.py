@@ -1,0 +1,75 @@
+"""Judging requests at once, by a filter, while another scheduler keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.report import Report, Verdict
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.questions import Page, Questions
+
+
+class Filter(Protocol):
+    """Decides which pages were seen. Any method may raise anything."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add a fingerprint; return whether it was there."""
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let it through in the last `max_age` seconds; if not, add it."""
+
+    def __contains__(self, mark: bytes, /) -> bool:
+        """Return whether a fingerprint is there."""
+
+    def forget_many(self, marks: Page, /) -> list[bool]:
+        """Make fingerprints eligible again; return for each whether it was there."""
+
+
+class Checks:
+    """What checks the requests of another scheduler.
+
+    :param questions: what is asked about a request.
+    :param report: writes to stats and log.
+    :param filter_: answers.
+
+    Attributes:
+        judge: judges by these answers.
+        forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
+    """
+
+    def __init__(self, questions: Questions, report: Report, filter_: Filter) -> None:
+        self._questions, self._report, self._filter = questions, report, filter_
+        self._add, self._add_aged = filter_.add, filter_.add_aged
+        self.judge = Judge(questions, report)
+        self.judge.marks = filter_
+        self.forget = self.judge.forget
+
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it. Never raises."""
+        verdict = self.judge.check(request, self._ask)
+        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
+        return verdict
+
+    def _ask(self, mark: bytes, max_age: float | None) -> bool:
+        return self._add(mark) if max_age is None else self._add_aged(mark, max_age)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: it was new, but the scheduler lost it.
+
+        The pages that redirected to it are forgotten as well: only they lead to it.
+        """
+        try:
+            known = [
+                marked
+                for pages in self.judge.following(self._questions.page_of(request))
+                for page in pages
+                for marked in self._filter.forget_many(page)
+            ]
+            self._report.add(stats.WITHDRAWN, int(known[0]))
+        except Exception as error:  # noqa: BLE001 - the crawl continues without
+            self._report.check_failed(request, error)
