@@ -465,10 +465,14 @@ class Timer:
 
     def set(self, seconds: float) -> None:
         """Call it after so many seconds; not at all if they are infinite."""
-        due = time.monotonic() + max(0.0, seconds)
+        self.set_to(time.monotonic() + seconds)
+
+    def set_to(self, due: float) -> None:
+        """Call it at a time, by ``time.monotonic()``; not at all if it is infinite."""
         if due < self.due:
             self.cancel()
-            self.due, self._handle = due, call_later(min(3600.0, max(0.0, seconds)), self._run)
+            seconds = max(0.0, due - time.monotonic())
+            self.due, self._handle = due, call_later(min(3600.0, seconds), self._run)
 
     def cancel(self) -> None:
         """Do not call it."""

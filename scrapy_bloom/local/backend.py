@@ -104,7 +104,8 @@ class LocalBackend(Backend):
         ):
             return True
         error = self._later.push(request, due) if due else self._queues.push(request)
-        self._changed()
+        if self.due == inf:
+            self._changed()
         if error is not None:
             raise Unstorable(error) from error
         return False

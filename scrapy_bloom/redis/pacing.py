@@ -76,9 +76,10 @@ class Pacing:
 
         While the engine is full, a slow worker would take what others could fetch at once.
         """
-        since = time.monotonic() - _RECENT
-        recent = sum(when >= since for when in self._ended)
-        return min(self._most, max(0, self._most - len(self._in_flight)) + recent // 2)
+        since, recent = time.monotonic() - _RECENT, self._ended
+        while recent and recent[0] < since:
+            recent.popleft()
+        return min(self._most, max(0, self._most - len(self._in_flight)) + len(recent) // 2)
 
     @property
     def is_low(self) -> bool:

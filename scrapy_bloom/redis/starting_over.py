@@ -1,6 +1,6 @@
 """Running ``start()`` again after a surprise: the server has lost something.
 
-What this worker had taken and not begun is offered again by ``deciding``.
+What this worker had taken and not begun is offered again by ``backend``.
 """
 
 from __future__ import annotations
