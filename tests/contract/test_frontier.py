@@ -1,0 +1,335 @@
+"""The law, over requests in a list that is asked and answers when a test says so."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request, Spider, signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils.test import get_crawler
+from twisted.internet.defer import Deferred
+
+from scrapy_bloom.crawl import engine as timers
+from scrapy_bloom.crawl.backend import Backend, Crawl
+from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.in_flight import InFlight
+from scrapy_bloom.crawl.questions import Questions
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.settings import Settings
+
+
+class Failing(RequestFingerprinter):
+    """Raises for one page."""
+
+    def fingerprint(self, request):
+        if request.url.endswith("/broken"):
+            raise ValueError("no fingerprint for this one")
+        return super().fingerprint(request)
+
+
+class Engine:
+    """Works on what it was given until a test says that it is through with it."""
+
+    closing = False
+
+    def __init__(self):
+        self.working = set()
+        self.woken = 0
+        self.watch = self.before_closing = self.sent = self.take_back = lambda *_, **__: None
+        self.yielded_by = self.is_from_start = lambda _: None
+        self.has = self.is_downloading = self.working.__contains__
+        self.slot_of = lambda _: "slot"
+
+    def wake(self):
+        self.woken += 1
+
+
+class Shelf(Backend):
+    """Keeps requests in a list. What it is asked waits in `asked` if it `answers_later`."""
+
+    kind = "shelf"
+    interval = 60.0
+    over = True
+    later = 0
+    next_start = float("inf")
+
+    def __init__(self, *, answers_later=False):
+        self.answers_later, self.asked = answers_later, []
+        self.marks, self.stored, self.taken, self.released = set(), [], {}, []
+        self.exchanges, self.closed, self.unstorable = 0, False, False
+
+    def offer(self, request, due, mark, max_age):  # noqa: ARG002
+        if mark is not None and mark in self.marks:
+            return True
+        if self.unstorable:
+            raise Unstorable(TypeError("a lambda"))
+        if not self.answers_later:
+            return self.settle(request, mark, seen=False)
+        self.due = min(self.due, 1.0)
+        self.asked.append((request, mark, answer := Deferred()))
+        return answer
+
+    def settle(self, request, mark, *, seen):
+        if not seen:
+            self.marks.add(mark)
+            self.stored.append(request)
+            self.due = min(self.due, 1.0)
+        return seen
+
+    def answer(self, *, seen):
+        """Answer the oldest question."""
+        request, mark, answer = self.asked.pop(0)
+        answer.callback(self.settle(request, mark, seen=seen))
+
+    def __contains__(self, mark):
+        return mark in self.marks
+
+    def forget_many(self, marks):
+        return [mark in self.marks for mark in marks]
+
+    def withhold(self, marks, *, is_over=False):
+        pass
+
+    def take(self):
+        if not self.stored:
+            return None
+        request = self.stored.pop(0)
+        self.taken[request.url] = request
+        return request, request.url
+
+    def release(self, handle):
+        self.released.append(handle)
+
+    def hold(self, request, seconds):
+        pass
+
+    def held_until(self, request):  # noqa: ARG002
+        return 0.0
+
+    @property
+    def dirty(self):
+        return self.due == 1.0
+
+    async def exchange(self, *, busy, held):  # noqa: ARG002
+        self.due = float("inf")
+        self.exchanges += 1
+        return True
+
+    async def close(self):
+        self.closed = True
+        return True
+
+    def __len__(self):
+        return len(self.stored)
+
+    def pending(self):
+        return bool(self.stored or self.asked)
+
+    def resting(self):
+        return 0, 0.0
+
+    def describe(self):
+        return ()
+
+
+class Calls(list):
+    """What timers call when they run out, in order; and how many were ever set."""
+
+    made = 0
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is called later: by a test."""
+    calls = Calls()
+
+    def call_later(_, call):
+        calls.append(call)
+        calls.made += 1
+        return SimpleNamespace(cancel=lambda: calls.remove(call))
+
+    monkeypatch.setattr(timers, "call_later", call_later)
+    return calls
+
+
+class Crawling:
+    """A crawl without a downloader, whose timers a test runs by hand."""
+
+    def __init__(self, calls, **backend):
+        settings = {"REQUEST_FINGERPRINTER_CLASS": Failing}
+        self.crawler = crawler = get_crawler(settings_dict=settings)
+        self.calls, self.engine, self.backend = calls, Engine(), Shelf(**backend)
+        report, self.dropped = Report(crawler), []
+        crawl = Crawl(
+            *(crawler, Spider("spider"), Settings.of(crawler), report, self.engine),
+            *(Questions(crawler, Settings.of(crawler)), InFlight(self.engine, report)),
+        )
+        dupefilter = SimpleNamespace(log=lambda request, _: self.dropped.append(request))
+        self.frontier = Frontier(crawl, self.backend, None, dupefilter)
+        self.flush = report.flush
+
+    def begin(self, url="https://a.test/list"):
+        """Let a page be in flight; return its request."""
+        self.frontier.enqueue(Request(url, dont_filter=True))
+        if self.backend.asked:
+            self.backend.answer(seen=False)
+        request = self.frontier.next()
+        self.engine.working.add(request)
+        return request
+
+    def end(self, request):
+        """Let the engine be through with a page, and the frontier look."""
+        self.engine.working.remove(request)
+        self.look()
+
+    def look(self):
+        """Let each timer run out that was set."""
+        calls, self.calls[:] = [*self.calls], []
+        for call in calls:
+            call()
+
+    def stat(self, name):
+        self.flush()
+        return self.crawler.stats.get_value(name, 0)
+
+
+def test_twenty_links_of_a_page_set_one_timer_and_duplicates_none(calls):
+    crawl = Crawling(calls)
+    for _ in range(2):
+        for number in range(20):
+            crawl.frontier.enqueue(Request(f"https://a.test/{number}"))
+    assert calls.made == 1
+    assert len(crawl.backend.stored) == 20
+
+
+def test_a_page_is_done_once_what_it_led_to_is_answered(calls):
+    crawl = Crawling(calls, answers_later=True)
+    page = crawl.begin()
+    children = [Request(f"https://a.test/{number}") for number in range(2)]
+    assert [*map(crawl.frontier.enqueue, children)] == [True, True]
+    crawl.end(page)
+    crawl.backend.answer(seen=False)
+    crawl.look()
+    assert crawl.backend.released == []
+    crawl.backend.answer(seen=True)
+    crawl.look()
+    assert crawl.backend.released == [page.url]
+    assert crawl.dropped == children[1:]
+
+
+def test_a_page_is_held_by_one_question_until_a_request_whose_check_failed_is_stored(calls):
+    """Between two questions it would be done, and a kill would lose the request."""
+    crawl = Crawling(calls, answers_later=True)
+    page = crawl.begin()
+    meta = {"redirect_urls": ["https://a.test/broken"]}
+    assert crawl.frontier.enqueue(Request("https://a.test/child", meta=meta))
+    crawl.end(page)
+    crawl.backend.answer(seen=True)  # the next question is about the redirect, and cannot be asked
+    crawl.look()
+    assert crawl.stat("bloom/errors") == 1
+    assert [(mark, crawl.backend.released) for _, mark, _ in crawl.backend.asked] == [(None, [])]
+    crawl.backend.answer(seen=False)
+    crawl.look()
+    assert crawl.backend.released == [page.url]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_pages_are_done_although_forgetting_fails(calls, monkeypatch, later):
+    crawl = Crawling(calls)
+    answer = Deferred()
+
+    def forget_many(_):
+        if not later:
+            raise OSError("the list is damaged")
+        return answer
+
+    monkeypatch.setattr(crawl.backend, "forget_many", forget_many)
+    page = crawl.begin()
+    crawl.frontier.forget(Request("https://a.test/other"))
+    crawl.end(page)
+    if later:
+        assert crawl.backend.released == []
+        answer.errback(OSError("the list is damaged"))
+        crawl.look()
+    assert crawl.backend.released == [page.url]
+    assert crawl.stat("bloom/not_forgotten") == 1
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_a_request_that_cannot_be_stored_is_judged_all_the_same(calls, later):
+    crawl = Crawling(calls, answers_later=later)
+    child, verdict = Request("https://a.test/child"), "new"
+    if later:  # the first question is answered, the second finds that it cannot be stored
+        child.meta["redirect_urls"], verdict = [child.url], "redirect_exempt"
+        crawl.frontier.enqueue(child)
+    crawl.backend.unstorable = True
+    if later:
+        crawl.backend.answer(seen=True)
+    else:
+        crawl.frontier.enqueue(child)
+    assert (crawl.stat(f"bloom/{verdict}"), crawl.stat("bloom/errors")) == (1, 0)
+    assert (len(crawl.frontier), crawl.stat("scheduler/enqueued/memory")) == (1, 1)
+    assert crawl.frontier.next().url == child.url
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+def test_a_duplicate_of_a_request_in_memory_keeps_the_page_that_yielded_it(calls, later):
+    crawl = Crawling(calls)
+    child = Request("https://a.test/child")
+    crawl.backend.unstorable = True
+    crawl.frontier.enqueue(child)
+    crawl.backend.unstorable = False
+    held = crawl.frontier.next()
+    crawl.engine.working.add(held)
+    page = crawl.begin()
+    crawl.backend.answers_later = later
+    if not later:
+        crawl.backend.marks.add(Failing().fingerprint(child))
+    crawl.frontier.enqueue(child.copy())
+    if later:
+        crawl.backend.answer(seen=True)
+    crawl.end(page)
+    assert crawl.backend.released == []
+    crawl.end(held)
+    assert crawl.backend.released == [page.url]
+
+
+@ensureDeferred
+async def test_a_backend_that_has_given_up_is_told_nothing_more_and_keeps_no_spider_open(calls):
+    crawl = Crawling(calls)
+    crawl.begin()
+    crawl.frontier.enqueue(Request("https://a.test/waits"))
+    idle = crawl.crawler.signals.send_catch_log
+    ((_, answer),) = idle(signals.spider_idle, dont_log=DontCloseSpider)
+    assert isinstance(answer.value, DontCloseSpider)
+    crawl.backend.broken = True
+    assert [answer for _, answer in idle(signals.spider_idle, dont_log=DontCloseSpider)] == [None]
+    crawl.look()
+    before = crawl.backend.exchanges
+    crawl.frontier.enqueue(Request("https://a.test/more"))
+    assert calls == []
+    assert await crawl.frontier.close()
+    assert (crawl.backend.exchanges, crawl.backend.closed) == (before, True)
+
+
+def test_an_error_that_nobody_expects_is_logged_once_and_the_exchange_made_again(
+    calls, monkeypatch, caplog
+):
+    crawl = Crawling(calls)
+    page = crawl.begin()
+
+    async def exchange(**_):
+        crawl.backend.due = float("inf")
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crawl.backend, "exchange", exchange)
+        crawl.end(page)
+        crawl.look()
+    assert caplog.text.count("Unexpected error: a bug") == 1
+    assert caplog.records[-1].levelno == logging.ERROR
+    crawl.look()
+    assert crawl.backend.exchanges == 1
