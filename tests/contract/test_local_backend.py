@@ -1,0 +1,88 @@
+"""A job directory behind the port, without an engine."""
+
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request, Spider
+from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy.squeues import PickleFifoDiskQueue
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.crawl.backend import Crawl
+from scrapy_bloom.crawl.questions import Questions
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.local.backend import LocalBackend
+from scrapy_bloom.local.queue import QueueClasses
+from scrapy_bloom.local.store import Store
+from scrapy_bloom.settings import Settings
+
+
+class Engine(SimpleNamespace):
+    woken = 0
+
+    def wake(self):
+        self.woken += 1
+
+
+@pytest.fixture
+def opened(job):
+    """A job directory in which all hosts share one queue; and its engine."""
+    crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
+    settings = Settings.of(crawler)
+    crawl = Crawl(
+        *(crawler, Spider("spider"), settings, Report(crawler), engine),
+        *(Questions(crawler, settings), SimpleNamespace(kept_marks={})),
+    )
+    kind = QueueKind.of("", PickleFifoDiskQueue)
+    classes = QueueClasses(ScrapyPriorityQueue, kind, None)
+    return LocalBackend(crawl, job, classes, unclean=False), engine
+
+
+@ensureDeferred
+async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
+    opened, monkeypatch
+):
+    backend, engine = opened
+    for number in range(150):
+        assert backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None) is False
+    backend.offer(free := Request("http://b.test/"), 0.0, None, None)
+    backend.hold(Request("http://a.test/"), 60)
+    assert backend.take() is None  # so many have been put aside that a commit must come first
+    with monkeypatch.context() as patched:
+
+        def commit(*_, **__):
+            raise sqlite3.OperationalError("the disk is full")
+
+        patched.setattr(Store, "commit", commit)
+        assert not await backend.exchange(busy=False, held=False)
+    assert engine.woken == 1
+    request, _ = backend.take()
+    assert request.url == free.url
+    assert await backend.exchange(busy=False, held=False)
+    assert await backend.close()
+
+
+@ensureDeferred
+async def test_a_commit_is_due_from_the_first_change_on(opened):
+    backend, _ = opened
+    assert backend.due == float("inf")
+    backend.offer(Request("http://a.test/1"), 0.0, b"1" * 20, None)
+    due = backend.due
+    backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None)
+    assert backend.due == due < float("inf")
+    assert await backend.exchange(busy=False, held=False)
+    assert backend.due == float("inf")
+    assert backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None) is True
+    assert backend.due == float("inf")
+    for change in (
+        lambda: backend.forget_many([b"1" * 20]),
+        lambda: backend.hold(Request("http://a.test/"), 1),
+        lambda: backend.withhold([b"2" * 20]),
+    ):
+        change()
+        assert backend.due < float("inf")
+        assert await backend.exchange(busy=False, held=False)
+    assert await backend.close()
