@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.filter.bloom import LocalFilter as LocalFilter
     from scrapy_bloom.filter.info import FilterInfo as FilterInfo
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter as CanonicalFingerprinter
-    from scrapy_bloom.forgetting import ForgetFailed as ForgetFailed
     from scrapy_bloom.forgetting import forget as forget
     from scrapy_bloom.redis.filter import RedisFilter as RedisFilter
     from scrapy_bloom.retry_after import RetryAfter as RetryAfter
@@ -33,7 +32,6 @@ _ROOMS = {
     "CanonicalFingerprinter": "fingerprinter",
     "FilterInfo": "filter.info",
     "FilterLostError": "errors",
-    "ForgetFailed": "forgetting",
     "JobInUseError": "errors",
     "LocalFilter": "filter.bloom",
     "RedisFilter": "redis.filter",

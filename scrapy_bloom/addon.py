@@ -18,7 +18,6 @@ logger = logging.getLogger(__name__)
 
 _FILTER: Final = "scrapy_bloom.BloomDupeFilter"
 _SCHEDULER: Final = "scrapy_bloom.Scheduler"
-_FORGET_FAILED: Final = "scrapy_bloom.ForgetFailed"
 _RETRY_AFTER: Final = "scrapy_bloom.RetryAfter"
 _MIDDLEWARES: Final = "DOWNLOADER_MIDDLEWARES"
 
@@ -47,7 +46,7 @@ class Addon:
         return self
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add the middlewares that see failures.
+        """Set ``DUPEFILTER_CLASS`` and ``SCHEDULER``, and add a middleware for ``Retry-After``.
 
         :raises NotConfigured: if the filter cannot be used.
         """
@@ -91,13 +90,11 @@ class Addon:
 
 def _add_middlewares(settings: BaseSettings) -> None:
     """Add them by their paths: Scrapy's own method adds the classes, and logs them as such."""
-    from scrapy_bloom.forgetting import ForgetFailed  # noqa: PLC0415
     from scrapy_bloom.retry_after import RetryAfter  # noqa: PLC0415
 
     middlewares = settings.getdict(_MIDDLEWARES)
-    for path, ours, place in (_FORGET_FAILED, ForgetFailed, 0), (_RETRY_AFTER, RetryAfter, 560):
-        if not any(_is_a(middleware, ours) for middleware in middlewares):
-            middlewares[path] = place
+    if not any(_is_a(middleware, RetryAfter) for middleware in middlewares):
+        middlewares[_RETRY_AFTER] = 560
     settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 
 

@@ -21,7 +21,6 @@ from scrapy_bloom.crawl.other_schedulers import (
 )
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.settings import BACKEND, Settings
@@ -177,7 +176,6 @@ class BloomDupeFilter:
             raise self.refusal
         crawler = self._crawler
         settings = Settings.of(crawler)
-        check_watched(crawler, settings)
         in_redis = settings.backend(shared_queue=self._shared_queue) == "redis"
         if in_redis and (self._shared_queue or not is_inspection_command(crawler)):
             self._filter = self._open_shared(empty=empty)

@@ -23,12 +23,11 @@ from scrapy_bloom.crawl.engine import (
     write_no_state,
 )
 from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
-from scrapy_bloom.crawl.questions import Questions
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
-from scrapy_bloom.forgetting import check_watched
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
@@ -204,12 +203,11 @@ class Scheduler(ScrapyScheduler):
             )
         if self.df.refusal is not None:
             raise self.df.refusal
-        check_watched(crawler, settings)
         if shared and folder:
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
-        questions, in_flight = Questions(crawler, settings), InFlight(engine, report)
-        crawl = Crawl(crawler, self.spider, settings, report, engine, questions, in_flight)
+        identifier, in_flight = Identifier(crawler, settings), InFlight(engine, report)
+        crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         backend = await self._open_shared(crawl) if shared else self._open_local(crawl, folder)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         self.df.checks = Unfiltered(self.df.report, _ASKED)

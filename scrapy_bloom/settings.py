@@ -153,14 +153,6 @@ COMMIT_SYNC: Final = Option(
     " wait for the disk. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
 )
-FORGET_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
-    "BLOOM_FORGET_FAILED",
-    default=False,
-    read=_read_statuses,
-    meaning="Whether failed pages are eligible again in the next run: `True` for those whose"
-    " download failed after all retries or ended in a status of Scrapy's `RETRY_HTTP_CODES`, or"
-    " a list of statuses to use instead: `[403, 404, 503]`.",
-)
 RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
     600.0,

@@ -19,6 +19,4 @@ alone, and for how many ``seconds``, to the open frontier of the crawl.
 """
 
 forget_page: Final = object()
-"""Sent by :func:`scrapy_bloom.forget` and by :class:`scrapy_bloom.ForgetFailed`, with a ``request``
-and whether it has ``failed``, to the open filter or frontier of the crawl.
-"""
+"""Sent by :func:`scrapy_bloom.forget`, with a ``request``, to the open filter or frontier."""

@@ -42,10 +42,6 @@ NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "times that a page was not forgotten, because it was not marked or an error occurred",
 )
-FAILED: Final = Stat(
-    "bloom/failed",
-    "pages that failed and are eligible again in the next run: `BLOOM_FORGET_FAILED`",
-)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step changed; see URLs in detail",

@@ -19,7 +19,6 @@ from scrapy import Request
 from scrapy_bloom.commands.output import note, progress, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, target_of
-from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
@@ -61,8 +60,6 @@ def run(args: Namespace, project: Project) -> int:
         while batch := [*islice(lines, _AT_ONCE)]:
             valid = [page for page in batch if page]
             seen = carry_out([page.fingerprint for page in valid])
-            if verb == "forget":
-                carry_out([step for page in valid for step in steps_to(page.fingerprint)])
             if verb == "contains" and valid:
                 _show(args, valid, seen, first=known + new == 0)
             known += sum(seen)

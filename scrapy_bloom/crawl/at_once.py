@@ -11,7 +11,7 @@ from scrapy_bloom.crawl.report import Report, Verdict
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from scrapy_bloom.crawl.questions import Page, Questions
+    from scrapy_bloom.crawl.identity import Identifier, Page
 
 
 class Filter(Protocol):
@@ -33,7 +33,7 @@ class Filter(Protocol):
 class Checks:
     """What checks the requests of another scheduler.
 
-    :param questions: what is asked about a request.
+    :param identifier: says what a request is.
     :param report: writes to stats and log.
     :param filter_: answers.
 
@@ -42,10 +42,10 @@ class Checks:
         forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
     """
 
-    def __init__(self, questions: Questions, report: Report, filter_: Filter) -> None:
-        self._questions, self._report, self._filter = questions, report, filter_
+    def __init__(self, identifier: Identifier, report: Report, filter_: Filter) -> None:
+        self._identifier, self._report, self._filter = identifier, report, filter_
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self.judge = Judge(questions, report)
+        self.judge = Judge(identifier, report)
         self.judge.marks = filter_
         self.forget = self.judge.forget
 
@@ -66,7 +66,7 @@ class Checks:
         try:
             known = [
                 marked
-                for pages in self.judge.following(self._questions.page_of(request))
+                for pages in self.judge.following(self._identifier.page_of(request))
                 for page in pages
                 for marked in self._filter.forget_many(page)
             ]

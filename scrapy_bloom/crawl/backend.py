@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.in_flight import InFlight
-    from scrapy_bloom.crawl.questions import Questions
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.settings import Settings
 
@@ -34,7 +34,7 @@ class Crawl:
     settings: Settings
     report: Report
     engine: Engine
-    questions: Questions
+    identifier: Identifier
     in_flight: InFlight
 
 

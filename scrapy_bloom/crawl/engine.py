@@ -301,6 +301,23 @@ class Downloads:
         slot.lastseen = min(slot.lastseen, least)
 
 
+def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -> None:
+    """Call `note` with each result of the downloader and its request, before the engine has it.
+
+    A result is a response, a failure, or a request that a middleware has made of the other one.
+    """
+    engine: Any = engine_of(crawler)
+    handle = getattr(engine, "_handle_downloader_output", None)
+    if handle is None:
+        return
+
+    def watched_handle(result: Any, request: Request) -> Any:
+        note(result, request)
+        return handle(result, request)
+
+    engine._handle_downloader_output = watched_handle  # noqa: SLF001 - see above
+
+
 def pop_back(request: Request) -> bool:
     """Return whether a request has gone back before it was sent. That leaves its meta."""
     return bool(request.meta.pop(BACK, False))

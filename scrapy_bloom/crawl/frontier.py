@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
     from scrapy_bloom.crawl.in_flight import Visit
 
-NEW, SEEN, _, ERROR = Verdict  # a global is faster to look up than an enum member
+NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
 
 _SOONEST: Final = 0.1
 """Seconds until items that could not be written are tried again; they double each time."""
@@ -56,7 +56,7 @@ class Frontier:
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
         self._backend, self._dupefilter = backend, dupefilter
-        self._judge = Judge(crawl.questions, report)
+        self._judge = Judge(crawl.identifier, report)
         self._judge.marks = backend
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
         sync = crawl.settings[COMMIT_SYNC] == "machine"
@@ -94,7 +94,7 @@ class Frontier:
                     if self._in_flight.kept_marks:
                         self._keep_for(request)
                     return False
-            if verdict is ERROR:  # it could not be checked, or need not be
+            if verdict is ERROR or verdict is EXEMPT:  # no mark, or one that is there
                 verdict = offer(request, due, None, None)
         except Unstorable as error:
             self._keep_in_memory(request, error, due)
@@ -103,7 +103,7 @@ class Frontier:
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
             else:
-                Deferred.fromCoroutine(self._decide(request, due, verdict))
+                Deferred.fromCoroutine(self._decide(request, verdict))
         if due:
             self._await_due()
         if self._backend.due < self._timer.due:
@@ -142,9 +142,9 @@ class Frontier:
         soon = memory.is_due or memory.next_due <= time.monotonic() + REST
         return soon or self._backend.pending()
 
-    def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
-        """Make a page eligible again (next run if it has failed); return whether it was known."""
-        known = self._judge.forget(request, failed)
+    def forget(self, request: Request) -> bool:
+        """Make a page eligible again; return whether it was known."""
+        known = self._judge.forget(request)
         self._arm()
         return known
 
@@ -184,31 +184,20 @@ class Frontier:
 
     # Requests that arrive
 
-    async def _decide(
-        self, request: Request, due: float, answer: Deferred[Verdict] | Deferred[bool]
-    ) -> None:
+    async def _decide(self, request: Request, answer: Deferred[Verdict] | Deferred[bool]) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 
-        The page that yielded it is not done before that. If the check fails, the request is offered
-        again without a mark: one question holds the page over both.
+        The page that yielded it is not done before that.
         """
-        question, verdict = self._ledger.ask(), None
-        try:
-            verdict = await answer
-            if verdict is ERROR:
-                queued = self._backend.offer(request, due, None, None)
-                if isinstance(queued, Deferred):
-                    await queued
-        except Unstorable as error:
-            self._keep_in_memory(request, error, due)
-        else:
-            if verdict is not SEEN:
-                self._inc("scheduler/enqueued")
-                self._inc(self._enqueued)
+        question = self._ledger.ask()
+        verdict = await answer
         if verdict is SEEN and self._in_flight.kept_marks:
             self._keep_for(request)
         self._ledger.answer(question)
-        if verdict is SEEN:
+        if verdict is not SEEN:
+            self._inc("scheduler/enqueued")
+            self._inc(self._enqueued)
+        else:
             spider = self._spider
             self._dupefilter.log(request, spider)
             self._crawler.signals.send_catch_log(
@@ -226,7 +215,7 @@ class Frontier:
     def _keep_for(self, duplicate: Request) -> None:
         """Keep the pages that led to a duplicate if what it duplicates is only in memory."""
         with suppress(Exception):  # it could be identified a moment ago
-            page, _ = self._judge.questions.identify(duplicate)
+            page, _ = self._judge.identifier.identify(duplicate)
             self._in_flight.note_duplicate(duplicate, page)
 
     # Pages that are done

@@ -3,81 +3,75 @@
 A page may redirect to itself to set a cookie, or to another spelling of its own URL. Without this
 rule it would never be parsed: the first request marks the page, and the second is dropped.
 
-A redirected request does not always show what it was before: 301, 302 and 303 turn a POST into a
-GET without its body. So a request that is not a GET carries its mark with it.
-
-Many pages may redirect to one login or error page. The first redirect marks it, and those that come
-before its response are dropped as seen. If that page is then forgotten, the pages that redirected
-to it must be forgotten as well: they are marked although they were never parsed.
+So what a downloader middleware makes of a request takes along the marks of the requests before it,
+until there is a response. Then they are taken out of its meta: some spiders pass ``response.meta``
+on, and a page that links to itself must not be crawled endlessly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from hashlib import blake2b
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+
+from scrapy_bloom.crawl.engine import BACK, watch_downloader
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy.crawler import Crawler
 
-MARKS: Final = "bloom_marks"
-"""Key in a request's meta: marks of requests other than GET, as hex, by URL."""
+CHAIN: Final = "bloom_chain"
+"""Key in a request's meta: marks of the requests before it in its redirect chain, as hex."""
 
-MOST_DROPPED: Final = 10_000
-"""How many dropped redirect chains are remembered; beyond that, the oldest is discarded."""
-
-
-_MOST_STEPS: Final = 5
-"""Forgetting a page also forgets up to five redirect steps back to it, seen or not. More steps lead
-back only by mistake, as in a loop."""
+LONGEST: Final = 20
+"""A chain ends after this many requests, as Scrapy's redirects do: then the mark decides."""
 
 
-def note_mark(request: Request, fingerprint: bytes) -> None:
-    """Store a request's mark in its meta, for the requests that redirects will make of it.
+class Chains:
+    """Gives requests their chains where the engine receives what the downloader has made of them.
 
-    Marks of other requests are kept only if these come earlier in its chain: some spiders pass
-    ``response.meta`` on, and the marks would pile up.
+    If this version of Scrapy does not show that, there are none: a page that redirects to itself is
+    dropped, as Scrapy does it.
+
+    :param crawler: the crawl, whose spider is being opened.
+    :param mark_of: makes the mark of a request. It may raise anything.
     """
-    meta = request.meta
-    known = meta.get(MARKS, {})
-    before = {url: known[url] for url in meta.get("redirect_urls", ()) if url in known}
-    meta[MARKS] = {**before, request.url: fingerprint.hex()}
+
+    def __init__(self, crawler: Crawler, mark_of: Callable[[Request], bytes]) -> None:
+        self._mark_of = mark_of
+        self._ended: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
+        watch_downloader(crawler, self._note)
+
+    def of(self, request: Request) -> tuple[bytes, ...]:
+        """Return the marks of the requests before a request in its chain, in order."""
+        noted = request.meta.get(CHAIN)
+        return self._ended.get(request, ()) if noted is None else _read(noted)
+
+    def _note(self, output: object, request: Request) -> None:
+        """Note what the downloader has made of a request: another one, or a response or failure."""
+        if not isinstance(output, Request):
+            if CHAIN in request.meta:
+                self._ended[request] = _read(request.meta.pop(CHAIN))
+        elif BACK not in output.meta:
+            with suppress(Exception):  # its mark
+                self._lengthen(output, request)
+
+    def _lengthen(self, after: Request, before: Request) -> None:
+        chain = before.meta.get(CHAIN, [])
+        if before.dont_filter and not chain:
+            return  # it is not filtered, and nor is what is made of it
+        mark = self._mark_of(before).hex()
+        is_retry = after.dont_filter and self._mark_of(after).hex() in {*chain, mark}
+        if before.dont_filter and not is_retry:
+            after.dont_filter = False  # a retry's, which Scrapy leaves to where it redirects
+        if not (is_retry and mark in chain):
+            chain = [*chain, mark]
+        after.meta[CHAIN] = chain
+        if len(chain) > LONGEST:
+            del after.meta[CHAIN]
 
 
-def chain_before(
-    request: Request, fingerprint_of: Callable[[Request], bytes]
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the earlier requests in a request's redirect chain, the latest first.
-
-    Each is the number of redirects before it, and its mark. A mark from the meta, which may be that
-    of another request, is followed by one made of the same URL and the present request.
-
-    :param fingerprint_of: the function that made the fingerprints.
-    """
-    urls, noted = request.meta.get("redirect_urls", ()), request.meta.get(MARKS, {})
-    for step in reversed(range(len(urls))):
-        url = urls[step]
-        if url in noted:
-            yield step, bytes.fromhex(noted[url])
-        yield step, fingerprint_of(request.replace(url=url))
-
-
-def step_fingerprint(step: int, fingerprint: bytes) -> bytes:
-    """Return 20 bytes that identify one step of one redirect chain.
-
-    Once they are marked, the step is not let through again. Some spiders pass ``response.meta`` on,
-    and their links then look like redirects. Without this mark each would be let through again and
-    again, and a page that links to itself would be crawled endlessly.
-
-    :param step: the number of redirects before it.
-    :param fingerprint: of the request that the last of them made.
-    """
-    return blake2b(fingerprint, digest_size=20, salt=step.to_bytes(8, "big")).digest()
-
-
-def steps_to(fingerprint: bytes) -> list[bytes]:
-    """Return the marks of redirects back to a page, which must be forgotten with it.
-
-    Otherwise it would be requested again, and dropped when it redirects to itself.
-    """
-    return [step_fingerprint(step, fingerprint) for step in range(1, _MOST_STEPS + 1)]
+def _read(noted: list[str]) -> tuple[bytes, ...]:
+    return (*map(bytes.fromhex, noted),)

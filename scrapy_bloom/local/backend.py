@@ -65,9 +65,9 @@ class LocalBackend(Backend):
     kind: ClassVar[str] = "disk"
 
     def __init__(self, crawl: Crawl, folder: Path, classes: QueueClasses, *, unclean: bool) -> None:
-        settings, questions = crawl.settings, crawl.questions
-        fingerprinter = questions.fingerprinter
-        owner = Identity(crawl.spider.name, fingerprinter.wrapped, questions.made_by)
+        settings, identifier = crawl.settings, crawl.identifier
+        fingerprinter = identifier.fingerprinter
+        owner = Identity(crawl.spider.name, fingerprinter.wrapped, identifier.made_by)
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():

@@ -10,7 +10,7 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.at_once import Checks, Filter
 from scrapy_bloom.crawl.engine import is_inspection_command
-from scrapy_bloom.crawl.questions import Questions
+from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
@@ -46,8 +46,8 @@ class PlainFilter:
                 f" DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'."
             )
         self._report = report
-        questions = Questions(crawler, settings)
-        fingerprinter = questions.fingerprinter
+        identifier = Identifier(crawler, settings)
+        fingerprinter = identifier.fingerprinter
         digests = fingerprinter.digests
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
@@ -64,14 +64,14 @@ class PlainFilter:
             )
         else:
             job = Job(
-                Path(folder), Identity(spider, fingerprinter.wrapped, questions.made_by), FILTER
+                Path(folder), Identity(spider, fingerprinter.wrapped, identifier.made_by), FILTER
             )
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
             self._job, self._filter, filter_ = job, job.store.filter, job.store.seen
             self._report_opened(job, unclean=unclean)
-        self.checks = Checks(questions, report, filter_)
+        self.checks = Checks(identifier, report, filter_)
         crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:

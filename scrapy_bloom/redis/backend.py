@@ -76,7 +76,7 @@ class RedisBackend(Backend):
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._idle_since, self.due = inf, 0.0
         self._stopped = self._over = False
-        report_crawl(report, crawl.questions, queue, windowed=bool(crawl.settings[WINDOW]))
+        report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
 
@@ -86,7 +86,7 @@ class RedisBackend(Backend):
 
         :raises BloomError: if the crawl cannot be kept as configured.
         """
-        queue = await queue_of(crawl.crawler, crawl.questions, crawl.report, kind)
+        queue = await queue_of(crawl.crawler, crawl.identifier, crawl.report, kind)
         return cls(crawl, queue, kind)
 
     def __len__(self) -> int:

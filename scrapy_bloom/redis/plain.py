@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.at_once import Checks
-from scrapy_bloom.crawl.questions import Questions
+from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import KNOWN
@@ -51,12 +51,12 @@ class SharedFilter:
     ) -> None:
         settings = Settings.of(crawler)
         self._report, self._kept = report, shared_queue
-        self._questions = questions = Questions(crawler, settings)
+        self._identifier = identifier = Identifier(crawler, settings)
         self._key = key_of(settings, spider=spider, project=project_of(crawler))
         self._filter = RedisFilter(
             server_of(settings),
             self._key,
-            plan_of(settings, questions.fingerprinter, questions.made_by),
+            plan_of(settings, identifier.fingerprinter, identifier.made_by),
             on_error=settings[ON_BACKEND_ERROR],
             timeout=settings[REDIS_TIMEOUT],
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
@@ -70,7 +70,7 @@ class SharedFilter:
         except BaseException:
             self._filter.close()
             raise
-        report_opened(report, questions, worker, self._filter.shared)
+        report_opened(report, identifier, worker, self._filter.shared)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
@@ -78,7 +78,7 @@ class SharedFilter:
                 f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
-        self.checks = Checks(questions, report, self._filter)
+        self.checks = Checks(identifier, report, self._filter)
         crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     @contextmanager
@@ -88,7 +88,7 @@ class SharedFilter:
         for request in requests:
             if not request.dont_filter:
                 with suppress(Exception):  # the check reports it
-                    marks.append(self._questions.fingerprinter.fingerprint(request))
+                    marks.append(self._identifier.fingerprinter.fingerprint(request))
         with ExitStack() as context:
             if len(marks) > 1:
                 with suppress(Exception):  # likewise

@@ -32,7 +32,7 @@ from scrapy_bloom.values import refusal
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.questions import Questions
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.serialize import QueueKind
 
@@ -104,7 +104,7 @@ def plan_of(
 
 
 async def queue_of(
-    crawler: Crawler, questions: Questions, report: Report, kind: QueueKind
+    crawler: Crawler, identifier: Identifier, report: Report, kind: QueueKind
 ) -> SharedQueue:
     """Return the queue of a crawl, once the server can be used.
 
@@ -118,7 +118,7 @@ async def queue_of(
     assert crawler.spider is not None  # noqa: S101 - it is being opened
     spider = crawler.spider.name
     owner = {"project": project, "spider": spider, "order": str(kind)}
-    plan = plan_of(settings, questions.fingerprinter, questions.made_by, **owner)
+    plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, **owner)
     server, key = server_of(settings), key_of(settings, spider=spider, project=project)
     begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan)
     began, warned, answered = time.monotonic(), -inf, False

@@ -16,14 +16,19 @@ from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Downloads
-    from scrapy_bloom.crawl.questions import Questions
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
 
 
 def report_opened(
-    report: Report, questions: Questions, worker: Worker, shared: SharedKey, *, crawl: bool = False
+    report: Report,
+    identifier: Identifier,
+    worker: Worker,
+    shared: SharedKey,
+    *,
+    crawl: bool = False,
 ) -> None:
     """Log the state in which a filter was found.
 
@@ -50,19 +55,19 @@ def report_opened(
             f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
             f" are fetched again."
         )
-    changed = difference(json.loads(state.plan.canonical), questions.made_by)
+    changed = difference(json.loads(state.plan.canonical), identifier.made_by)
     if state.items and changed:
         report.warn(changed)
 
 
 def report_crawl(
-    report: Report, questions: Questions, queue: SharedQueue, *, windowed: bool
+    report: Report, identifier: Identifier, queue: SharedQueue, *, windowed: bool
 ) -> None:
     """Log the state in which a crawl was found, and what may be wrong with it.
 
     :param windowed: whether pages are fetched again after some time.
     """
-    report_opened(report, questions, queue.worker, queue.shared, crawl=True)
+    report_opened(report, identifier, queue.worker, queue.shared, crawl=True)
     items, counts = queue.shared.state.items, queue.counts
     if items and not (counts.waiting or counts.taken or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.crawl import engine as timers
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
-from scrapy_bloom.crawl.questions import Questions
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.settings import Settings
@@ -165,7 +165,7 @@ class Crawling:
         report, self.dropped = Report(crawler), []
         crawl = Crawl(
             *(crawler, Spider("spider"), Settings.of(crawler), report, self.engine),
-            *(Questions(crawler, Settings.of(crawler)), InFlight(self.engine, report)),
+            *(Identifier(crawler, Settings.of(crawler)), InFlight(self.engine, report)),
         )
         dupefilter = SimpleNamespace(log=lambda request, _: self.dropped.append(request))
         self.frontier = Frontier(crawl, self.backend, None, dupefilter)
@@ -220,22 +220,6 @@ def test_a_page_is_done_once_what_it_led_to_is_answered(calls):
     assert crawl.dropped == children[1:]
 
 
-def test_a_page_is_held_by_one_question_until_a_request_whose_check_failed_is_stored(calls):
-    """Between two questions it would be done, and a kill would lose the request."""
-    crawl = Crawling(calls, answers_later=True)
-    page = crawl.begin()
-    meta = {"redirect_urls": ["https://a.test/broken"]}
-    assert crawl.frontier.enqueue(Request("https://a.test/child", meta=meta))
-    crawl.end(page)
-    crawl.backend.answer(seen=True)  # the next question is about the redirect, and cannot be asked
-    crawl.look()
-    assert crawl.stat("bloom/errors") == 1
-    assert [(mark, crawl.backend.released) for _, mark, _ in crawl.backend.asked] == [(None, [])]
-    crawl.backend.answer(seen=False)
-    crawl.look()
-    assert crawl.backend.released == [page.url]
-
-
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_pages_are_done_although_forgetting_fails(calls, monkeypatch, later):
     crawl = Crawling(calls)
@@ -258,19 +242,12 @@ def test_pages_are_done_although_forgetting_fails(calls, monkeypatch, later):
     assert crawl.stat("bloom/not_forgotten") == 1
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-def test_a_request_that_cannot_be_stored_is_judged_all_the_same(calls, later):
-    crawl = Crawling(calls, answers_later=later)
-    child, verdict = Request("https://a.test/child"), "new"
-    if later:  # the first question is answered, the second finds that it cannot be stored
-        child.meta["redirect_urls"], verdict = [child.url], "redirect_exempt"
-        crawl.frontier.enqueue(child)
+def test_a_request_that_cannot_be_stored_is_judged_all_the_same(calls):
+    crawl = Crawling(calls)
+    child = Request("https://a.test/child")
     crawl.backend.unstorable = True
-    if later:
-        crawl.backend.answer(seen=True)
-    else:
-        crawl.frontier.enqueue(child)
-    assert (crawl.stat(f"bloom/{verdict}"), crawl.stat("bloom/errors")) == (1, 0)
+    crawl.frontier.enqueue(child)
+    assert (crawl.stat("bloom/new"), crawl.stat("bloom/errors")) == (1, 0)
     assert (len(crawl.frontier), crawl.stat("scheduler/enqueued/memory")) == (1, 1)
     assert crawl.frontier.next().url == child.url
 

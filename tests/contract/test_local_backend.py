@@ -11,7 +11,7 @@ from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.crawl.backend import Crawl
-from scrapy_bloom.crawl.questions import Questions
+from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.backend import LocalBackend
@@ -34,7 +34,7 @@ def opened(job):
     settings = Settings.of(crawler)
     crawl = Crawl(
         *(crawler, Spider("spider"), settings, Report(crawler), engine),
-        *(Questions(crawler, settings), SimpleNamespace(kept_marks={})),
+        *(Identifier(crawler, settings), SimpleNamespace(kept_marks={})),
     )
     kind = QueueKind.of("", PickleFifoDiskQueue)
     classes = QueueClasses(ScrapyPriorityQueue, kind, None)

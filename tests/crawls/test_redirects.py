@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 from pytest_twisted import ensureDeferred
-from support.crawling import Follower, crawl
+from scrapy import Request
+from support.crawling import Follower, at, crawl
 from support.sites import Pages
 
 pytestmark = pytest.mark.each_scrapy
@@ -64,3 +65,81 @@ async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
     assert paths(site, crawler.spider.parsed) == (["/", "/wall"] if length <= 20 else ["/"])
     assert site.hits["/wall"] == min(length, 20) + 1
     assert crawler.stats.get_value("bloom/redirect_exempt") == min(length, 20)
+
+
+def at_first(status, then):
+    """Return a page that has a status when it is asked for the first time."""
+    asked = Counter()
+
+    def answer(path, _cookie):
+        asked[path] += 1
+        return status if asked[path] == 1 else then
+
+    return answer
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_what_a_retried_page_redirects_to_is_fetched_once(place):
+    """Scrapy's retry is not filtered, and leaves that to the redirect."""
+    pages = {"/": ["/target", "/other"], "/other": "/late", "/target": []}
+    pages["/late"] = at_first(503, "/target")
+    with Pages(pages) as site:
+        await crawl(settings={**place, "CONCURRENT_REQUESTS": 1}, url=site.url + "/")
+    assert site.hits == {"/": 1, "/target": 1, "/other": 1, "/late": 2}
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_what_is_not_filtered_is_not_filtered_after_a_retry_and_a_redirect(place):
+    class Insisting(Follower):
+        def request(self, response, href):
+            return response.follow(href, dont_filter=href == "/other")
+
+    pages = {"/": ["/target", "/other"], "/other": at_first(503, "/target"), "/target": []}
+    with Pages(pages) as site:
+        settings = {**place, "CONCURRENT_REQUESTS": 1}
+        await crawl(Insisting, settings, url=site.url + "/")
+    assert site.hits == {"/": 1, "/target": 2, "/other": 2}
+
+
+class LogsIn:
+    """Sends each page over the login page first, which is not to be filtered."""
+
+    def __init__(self):
+        self._been = set()
+
+    def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
+        wanted = request.meta.get("wanted")
+        if wanted is not None:
+            return Request(wanted, request.callback, dont_filter=True)
+        if request.url.endswith("/login") or request.url in self._been:
+            return response
+        self._been.add(request.url)
+        login = request.url.rpartition("/")[0] + "/login"
+        meta = {"wanted": request.url}
+        return Request(login, request.callback, meta=meta, dont_filter=True)
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_what_a_middleware_does_not_want_filtered_is_fetched(place):
+    links = ["/a", "/b", "/c"]
+    with Pages({"/": links, **{name: [] for name in (*links, "/login")}}) as site:
+        settings = {**place, "DOWNLOADER_MIDDLEWARES": {LogsIn: 560}}
+        crawler = await crawl(settings=settings, url=site.url + "/")
+    assert paths(site, crawler.spider.parsed) == ["/", *links]
+    assert site.hits["/login"] == 4
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_a_request_that_a_middleware_sends_again_for_ever_ends(place):
+    class Again:
+        def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
+            return request.copy() if request.url.endswith("/a") else response
+
+    with Pages({"/": ["/a"], "/a": []}) as site:
+        settings = {**place, "DOWNLOADER_MIDDLEWARES": {Again: 560}}
+        await crawl(settings=settings, url=site.url + "/")
+    assert site.hits == {"/": 1, "/a": 21}

@@ -10,7 +10,6 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
-from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
 from support.graceful_stop import Stopping
@@ -25,10 +24,9 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
 from scrapy_bloom.crawl.engine import call_later, close_spider
-from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import SharedKey, delete
+from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.worker import Worker
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
@@ -395,50 +393,3 @@ async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, 
     other.close()
     assert crawler.stats.get_value("finish_reason") == "bloom_filter_lost"
     assert server.client().keys(f"*{key}*") == [key.encode()]  # the note
-
-
-@pytest.fixture
-def early(monkeypatch):
-    """Collect pages that are said to be done before what `first` has for each of them is said."""
-    unpatched, taken, said, found, first = SharedKey.call, {}, set(), set(), {}
-
-    def call(shared, each):
-        said.update((entry.op, entry.fingerprint) for entry in each.entries)
-        done = {taken.get(id_) for id_ in each.done} & first.keys()
-        found.update(page for page in done if first[page] not in said)
-        answer = unpatched(shared, each)
-        taken.update((one.id, one.fingerprint) for one in answer.taken)
-        return answer
-
-    monkeypatch.setattr(SharedKey, "call", call)
-    yield first, found
-    assert said.issuperset(first.values())
-
-
-@ensureDeferred
-async def test_a_page_that_redirects_to_itself_is_done_after_its_second_question(shared, early):
-    """Its request is asked about twice: a kill between the two must leave the page it came from."""
-    first, found = early
-    names = [f"/{number}" for number in range(60)]
-    pages = dict.fromkeys(names, lambda path, _: path if site.hits[path] == 1 else [])
-    with Pages({"/": names, **pages}) as site:
-        for name in names:
-            mark = fingerprint(Request(site.url + name))
-            first[mark] = ("f", step_fingerprint(1, mark))
-        await crawl(settings=shared, url=site.url + "/")
-        assert site.hits == {"/": 1, **dict.fromkeys(names, 2)}
-    assert not found
-
-
-@ensureDeferred
-async def test_a_page_that_failed_is_forgotten_before_it_is_done(shared, early):
-    """A worker that is killed comes to no end at which that could be done."""
-    first, found = early
-    with Pages({"/": ["/gone", "/none"]}) as site:
-        for name in ("/gone", "/none"):
-            mark = fingerprint(Request(site.url + name))
-            first[mark] = ("x", mark)
-        settings = shared | {"BLOOM_FORGET_FAILED": [404]}
-        crawler = await crawl(settings=settings, url=site.url + "/")
-    assert crawler.stats.get_value("bloom/failed") == 2
-    assert not found

@@ -12,12 +12,11 @@ from support.jobs import lifo
 from support.localsite import LocalSite
 from support.sites import Pages
 
-from scrapy_bloom import Addon, BloomDupeFilter, ForgetFailed, RetryAfter
+from scrapy_bloom import Addon, BloomDupeFilter, RetryAfter
 
 pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
-FORGET_FAILED = "scrapy_bloom.ForgetFailed"
 RETRY_AFTER = "scrapy_bloom.RetryAfter"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
@@ -69,30 +68,20 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
     )
 
 
-@pytest.mark.parametrize(
-    ("theirs", "other"),
-    [
-        (FORGET_FAILED, {RETRY_AFTER: 560}),
-        (ForgetFailed, {RETRY_AFTER: 560}),
-        ("scrapy_bloom.forgetting.ForgetFailed", {RETRY_AFTER: 560}),
-        (RETRY_AFTER, {FORGET_FAILED: 0}),
-        (RetryAfter, {FORGET_FAILED: 0}),
-    ],
-)
-def test_each_middleware_is_there_once(theirs, other):
+@pytest.mark.parametrize("theirs", [RETRY_AFTER, RetryAfter, "scrapy_bloom.retry_after.RetryAfter"])
+def test_the_middleware_is_there_once(theirs):
     name = "DOWNLOADER_MIDDLEWARES"
-    ours = {FORGET_FAILED: 0, RETRY_AFTER: 560}
-    assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, **ours}
+    assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, RETRY_AFTER: 560}
     for value in (5, None):
-        assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value, **other}
+        assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value}
 
 
 def test_the_log_lists_the_middleware_by_its_path(caplog):
     caplog.set_level("INFO")
-    crawler = get_crawler(settings_dict={**LINE, "BLOOM_FORGET_FAILED": True})
+    crawler = get_crawler(settings_dict=LINE)
     DownloaderMiddlewareManager.from_crawler(crawler)
     (listed,) = (text for text in caplog.messages if text.startswith("Enabled downloader"))
-    assert f"['{FORGET_FAILED}'," in listed
+    assert f"'{RETRY_AFTER}'," in listed
 
 
 @pytest.mark.parametrize(

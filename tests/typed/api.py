@@ -21,7 +21,6 @@ from scrapy_bloom import (
     CanonicalFingerprinter,
     FilterInfo,
     FilterLostError,
-    ForgetFailed,
     JobInUseError,
     LocalFilter,
     RedisFilter,
@@ -44,7 +43,7 @@ class MyAddon(Addon):
         """Look first, and do by hand what the add-on does."""
         if settings.getbool("FILTER"):
             super().update_settings(settings)
-        settings.set("DOWNLOADER_MIDDLEWARES", {ForgetFailed: 0, RetryAfter: 560})
+        settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfter: 560})
 
 
 class MyDupeFilter(BloomDupeFilter):
