@@ -68,7 +68,6 @@ class Judge:
     :param report: writes to stats and log.
 
     Attributes:
-        questions: as given.
         marks: what can be forgotten; set once it is open.
         failed: marks of failed pages, forgotten there and still seen in this run.
         ledger: what has no answer yet.
@@ -111,7 +110,8 @@ class Judge:
             return self._drop(request, page, steps)
         except Unstorable as error:
             self._report.count(if_missing, steps)
-            raise Unstorable(error.why, _marks(page, mark)) from error.why
+            error.marks = (page,) if mark == page else (page, mark)
+            raise
         except Exception as error:  # noqa: BLE001 - raising would lose the page
             return self._fail(request, error)
 
@@ -121,7 +121,6 @@ class Judge:
         :param verdict: if the mark is missing.
         """
         request, page, steps, questions, ask = case
-        mark = page
         try:
             while seen:
                 question = next(questions, None)
@@ -134,7 +133,8 @@ class Judge:
                 seen = answer
         except Unstorable as error:
             self._report.count(verdict, steps)
-            raise Unstorable(error.why, _marks(page, mark)) from error.why
+            error.marks = page, mark
+            raise
         except Exception as error:  # noqa: BLE001 - as above
             return self._fail(request, error)
         self._report.count(verdict, steps)
@@ -151,8 +151,8 @@ class Judge:
     def _drop(self, request: Request, page: bytes, steps: tuple[str, ...]) -> Verdict:
         """Return the verdict on a request whose marks are all there.
 
-        A page that was redirected to a failed one has failed as well. Other redirects are noted: if
-        their target is forgotten, so are they.
+        A page that was redirected to a failed one has failed as well; any other is remembered, to
+        be forgotten with its target.
         """
         if request.meta.get("redirect_urls"):
             before = dict.fromkeys(self.questions.marks_before(request))
@@ -178,11 +178,9 @@ class Judge:
     # Forgetting
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
-        """Make the page of a request eligible again: at once, or in the next run if it has failed.
+        """Make a page eligible again (next run if it has failed); return whether it was known.
 
         Pages that redirected to it are forgotten as well, even if those redirects were dropped.
-
-        :returns: whether it was known.
         """
         try:
             page = self.questions.page_of(request)
@@ -249,8 +247,3 @@ class Judge:
             undecided, self._undecided = self._undecided, []
             for known in undecided:
                 known.callback(None)
-
-
-def _marks(page: bytes, mark: bytes) -> Page:
-    """Return the marks of a request of which one was missing."""
-    return (page,) if mark == page else (page, mark)
