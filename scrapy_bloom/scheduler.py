@@ -208,7 +208,8 @@ class Scheduler(ScrapyScheduler):
         report, engine = self.df.report, Engine(crawler)
         identifier, in_flight = Identifier(crawler, settings), InFlight(engine, report)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
-        backend = await self._open_shared(crawl) if shared else self._open_local(crawl, folder)
+        opening = self._open_redis(crawl) if shared else self._open_local(crawl, folder)
+        backend = await opening
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
@@ -220,14 +221,14 @@ class Scheduler(ScrapyScheduler):
             self.df.report.progress(len(self._frontier), *others)
             self._progress.set(self._interval)
 
-    def _open_local(self, crawl: Crawl, folder: str) -> Backend:
+    async def _open_local(self, crawl: Crawl, folder: str) -> Backend:
         plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None
         if self._sdqclass is not None:
             start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", self._sdqclass)
         classes = QueueClasses(self.pqclass, plain, start)
-        return LocalBackend(crawl, Path(folder), classes, unclean=self.df.unclean)
+        return await LocalBackend.open(crawl, Path(folder), classes, unclean=self.df.unclean)
 
-    async def _open_shared(self, crawl: Crawl) -> Backend:
+    async def _open_redis(self, crawl: Crawl) -> Backend:
         from scrapy_bloom.redis.backend import RedisBackend  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)

@@ -57,7 +57,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._backend, self._dupefilter = backend, dupefilter
         self._judge = Judge(crawl.identifier, report)
-        self._judge.marks = backend
+        self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
@@ -84,7 +84,7 @@ class Frontier:
 
         If that is known only later, it is dropped then.
         """
-        meta, offer = request.meta, self._backend.offer
+        meta, offer = request.meta, self._offer
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Any = ERROR
         try:

@@ -131,8 +131,6 @@ class Judge:
         """Make the page of a request eligible again.
 
         Pages that redirected to it are forgotten as well, even if those redirects were dropped.
-
-        :returns: whether it was known.
         """
         try:
             page = self.identifier.page_of(request)

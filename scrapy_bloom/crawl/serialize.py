@@ -24,12 +24,14 @@ class Unstorable(Exception):  # noqa: N818 - nothing failed
 
     Attributes:
         why: what serializing it has raised.
-        marks: its marks, its page first; none if it is not filtered.
+        marks: its marks, that of its page first; none if it is not filtered.
     """
 
-    def __init__(self, why: Exception, marks: tuple[bytes, ...] = ()) -> None:
+    marks: tuple[bytes, ...] = ()
+
+    def __init__(self, why: Exception) -> None:
         super().__init__(why)
-        self.why, self.marks = why, marks
+        self.why = why
 
 
 @dataclass(frozen=True)

@@ -48,44 +48,55 @@ _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 class LocalBackend(Backend):
     """The requests and marks of a crawl in the file of its job directory.
 
-    It is opened in these steps; the first that fails releases the job directory, as it was:
-
-    (1) Lock the job directory, and check whose it is
-    (2) Take over a job of Scrapy's own scheduler, if there is one
-    (3) Check the file, and read the filter
-    (4) Open Scrapy's priority queue over the stored requests
-    (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
-
-    :param folder: the job directory.
-    :param classes: Scrapy's queues, as chosen by the settings.
-    :param unclean: whether the last run was killed, and its files were moved away.
-    :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
+    :param job: the job, in which a run has begun.
+    :param queues: its requests.
+    :param later: those of them that wait for a time.
     """
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, folder: Path, classes: QueueClasses, *, unclean: bool) -> None:
-        settings, identifier = crawl.settings, crawl.identifier
-        fingerprinter = identifier.fingerprinter
-        owner = Identity(crawl.spider.name, fingerprinter.wrapped, identifier.made_by)
+    def __init__(self, crawl: Crawl, job: Job, queues: Queues, later: Later) -> None:
+        self._job, self._store, self._queues, self._later = job, job.store, queues, later
+        self._spider, self._report, self._engine = crawl.spider, crawl.report, crawl.engine
+        self._sync = crawl.settings[COMMIT_SYNC] == "machine"
+        self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
+        self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
+        self.may_be_cut = job.killed or not job.previous
+        self.interval = INTERVAL
+        self._failing = False
+
+    @classmethod
+    async def open(
+        cls, crawl: Crawl, folder: Path, classes: QueueClasses, *, unclean: bool
+    ) -> LocalBackend:
+        """Open the file of a job directory, or create it.
+
+        The first step that fails releases the job directory, as it was:
+
+        (1) Lock the job directory, and check whose it is
+        (2) Take over a job of Scrapy's own scheduler, if there is one
+        (3) Check the file, and read the filter
+        (4) Open Scrapy's priority queue over the stored requests
+        (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+
+        :param classes: Scrapy's queues, as chosen by the settings.
+        :param unclean: whether the last run was killed, and its files were moved away.
+        :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
+        """
+        settings, fingerprinter = crawl.settings, crawl.identifier.fingerprinter
+        owner = Identity(crawl.spider.name, fingerprinter.wrapped, crawl.identifier.made_by)
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():
             if job.previous != REQUESTS:
                 take_over(job, settings, classes.plain, classes.start, digests=digests)
             job.open(settings, digests=digests)
-            self._queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
-            self._later = Later(job.store, self._queues)
+            queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
+            later = Later(job.store, queues)
             job.begin()
-        self._job, self._store = job, job.store
-        self._spider, self._report, self._engine = crawl.spider, crawl.report, crawl.engine
-        self._sync = settings[COMMIT_SYNC] == "machine"
-        self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
-        self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
-        self.may_be_cut = job.killed or not job.previous
-        self.interval = INTERVAL
-        self._failing = False
-        _report_opened(self._report, job, len(self), unclean=unclean or job.killed)
+        opened = cls(crawl, job, queues, later)
+        _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
+        return opened
 
     def __len__(self) -> int:
         return len(self._queues) + len(self._later)

@@ -3,7 +3,6 @@
 import sqlite3
 from types import SimpleNamespace
 
-import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from scrapy.pqueues import ScrapyPriorityQueue
@@ -27,9 +26,8 @@ class Engine(SimpleNamespace):
         self.woken += 1
 
 
-@pytest.fixture
-def opened(job):
-    """A job directory in which all hosts share one queue; and its engine."""
+async def opened_in(job):
+    """Return a job directory in which all hosts share one queue; and its engine."""
     crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
     settings = Settings.of(crawler)
     crawl = Crawl(
@@ -38,14 +36,14 @@ def opened(job):
     )
     kind = QueueKind.of("", PickleFifoDiskQueue)
     classes = QueueClasses(ScrapyPriorityQueue, kind, None)
-    return LocalBackend(crawl, job, classes, unclean=False), engine
+    return await LocalBackend.open(crawl, job, classes, unclean=False), engine
 
 
 @ensureDeferred
 async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
-    opened, monkeypatch
+    job, monkeypatch
 ):
-    backend, engine = opened
+    backend, engine = await opened_in(job)
     for number in range(150):
         assert backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None) is False
     backend.offer(free := Request("http://b.test/"), 0.0, None, None)
@@ -66,8 +64,8 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
 
 
 @ensureDeferred
-async def test_a_commit_is_due_from_the_first_change_on(opened):
-    backend, _ = opened
+async def test_a_commit_is_due_from_the_first_change_on(job):
+    backend, _ = await opened_in(job)
     assert backend.due == float("inf")
     backend.offer(Request("http://a.test/1"), 0.0, b"1" * 20, None)
     due = backend.due
