@@ -18,7 +18,7 @@ from zlib import crc32
 from scrapy_bloom.errors import BloomError, StateError
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 SCHEMA: Final = f"""
 BEGIN;
@@ -40,6 +40,8 @@ CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROW
 CREATE TABLE exact (slice INT, fingerprint BLOB, PRIMARY KEY (slice, fingerprint)) WITHOUT ROWID;
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
+CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
+  body BLOB, crc INT);
 """
 
 Value = str | int | float | bytes | None

@@ -31,7 +31,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import RETRY_FAILED, Settings
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -206,7 +206,8 @@ class Scheduler(ScrapyScheduler):
         if shared and folder:
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
-        identifier, in_flight = Identifier(crawler, settings), InFlight(engine, report)
+        identifier = Identifier(crawler, settings)
+        in_flight = InFlight(engine, report, identifier, _failing_statuses(crawler, settings))
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         opening = self._open_redis(crawl) if shared else self._open_local(crawl, folder)
         backend = await opening
@@ -243,3 +244,10 @@ class Scheduler(ScrapyScheduler):
             self.df.close(reason)
             if not stored:
                 self.df.report.set(stats.NOT_STORED, 1)
+
+
+def _failing_statuses(crawler: Crawler, settings: Settings) -> frozenset[int]:
+    """Return the statuses that are failures if no callback gets the response."""
+    chosen = settings[RETRY_FAILED]
+    codes = crawler.settings.getlist("RETRY_HTTP_CODES") if isinstance(chosen, bool) else chosen
+    return frozenset(map(int, codes))

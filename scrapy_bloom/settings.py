@@ -153,6 +153,15 @@ COMMIT_SYNC: Final = Option(
     " wait for the disk. With `process`, a power failure takes the crawl back to an earlier"
     " commit: no page is lost, more are fetched again.",
 )
+RETRY_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
+    "BLOOM_RETRY_FAILED",
+    default=True,
+    read=_read_statuses,
+    meaning="Whether the next run fetches pages again that have failed: their download ended in an"
+    " error or a status of Scrapy's `RETRY_HTTP_CODES` after all retries, or the project's code"
+    " raised. A list of statuses takes the place of those: `[403, 503]`. With `False`, failed"
+    " pages are done, and counted. It needs `scrapy_bloom.Scheduler`.",
+)
 RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
     600.0,

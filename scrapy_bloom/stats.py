@@ -42,6 +42,10 @@ NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "times that a page was not forgotten, because it was not marked or an error occurred",
 )
+FAILED: Final = Stat("bloom/failed/{kind}", "pages that failed, by why: a status, or an exception")
+REDIRECTED: Final = Stat(
+    "bloom/redirected_to_seen", "pages that were redirected to a page that was seen: not parsed"
+)
 STEP: Final = Stat(
     "bloom/canonical/{step}",
     "requests whose URL this step changed; see URLs in detail",

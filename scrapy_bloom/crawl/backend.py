@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
+    from scrapy_bloom.crawl.account import Account
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.outcomes import Ended, Failure
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.settings import Settings
 
@@ -46,6 +48,7 @@ class Backend(ABC):
 
     Attributes:
         kind: its name in Scrapy's stats of schedulers.
+        shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
         is_full: whether no more pages should be fetched for now.
         may_be_cut: whether a kill may have cut off the feeds.
@@ -56,6 +59,7 @@ class Backend(ABC):
     """
 
     kind: ClassVar[str]
+    shared: ClassVar[bool] = False
     broken = False
     is_full = False
     may_be_cut = True
@@ -97,12 +101,25 @@ class Backend(ABC):
     def take(self) -> tuple[Request, Any] | None:
         """Take a request that may be sent now, with what :meth:`release` wants; None if none may.
 
+        That has an attribute ``body``: the request as it is stored.
+
         It stays stored until it is released.
         """
 
     @abstractmethod
-    def release(self, handle: Any) -> None:
-        """Let go of a request that is done."""
+    def release(self, taken: Any, ended: Ended, status: str = "") -> None:
+        """Let go of a request that is done.
+
+        :param taken: None for a request that was only in memory: it counts all the same.
+        :param status: of the response if no callback got it, to be counted; empty otherwise.
+        """
+
+    @abstractmethod
+    def fail(self, taken: Any, failure: Failure, way: Collection[bytes]) -> None:
+        """Move a request to the failed list, from which a later run fetches it again.
+
+        :param way: marks of where redirects led: they are forgotten with it.
+        """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
         """Record that the engine is through with so many requests, done or not."""
@@ -173,6 +190,10 @@ class Backend(ABC):
 
     def note_idle(self) -> None:  # noqa: B027 - likewise
         """Record that the spider has nothing to do, although the crawl goes on."""
+
+    @abstractmethod
+    def account(self) -> Account:
+        """Return what has become of all pages, as of the last exchange."""
 
     @abstractmethod
     def describe(self) -> tuple[str, ...]:

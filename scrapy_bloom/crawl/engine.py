@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from math import inf
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import scrapy
 from scrapy import Request, signals
@@ -48,6 +49,28 @@ _SHELL_SETTINGS: Final = ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
 """What ``scrapy shell`` sets, unless the project has set it."""
 
 
+class Watcher(Protocol):
+    """Is told how the requests of the scheduler end. No member may raise."""
+
+    def replaced(self, request: Request, by: Request) -> None:
+        """Note that a downloader middleware has answered a request with another one."""
+
+    def answered(self, result: Any, request: Request) -> None:
+        """Note what the downloader has answered: a response or a failure."""
+
+    def reached(self, request: Request) -> None:
+        """Note that the response of a request reaches its callback."""
+
+    def made_item(self, request: Request | None) -> None:
+        """Note that a callback or errback has yielded an item."""
+
+    def raised(self, failure: Failure, request: Request) -> None:
+        """Note an error of a callback or errback, even ``CloseSpider``: that sends no signal."""
+
+    def item_failed(self, failure: Failure, request: Request | None) -> None:
+        """Note an error of a pipeline."""
+
+
 class Engine:
     """What a scheduler needs to know about the engine of its crawl.
 
@@ -64,6 +87,8 @@ class Engine:
         watched = (
             (engine, "_download"),
             (engine, "_handle_downloader_output"),
+            (self._scraper, "_scrape"),
+            (self._scraper, "call_spider_async"),
             (self._scraper, "handle_spider_error"),
             (self._scraper, "_process_spidermw_output"),
         )
@@ -76,6 +101,8 @@ class Engine:
         self._in_progress: set[Request] = in_progress
         self._sent: Request | None = None
         self._downloading: set[Request] = set()
+        self._sent_as: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
+        self._with_spider: WeakSet[Request] = WeakSet()
 
     def sent(self, request: Request) -> None:
         """Record that the scheduler returns a request now. What the engine does not take is done.
@@ -154,20 +181,24 @@ class Engine:
 
         setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
-    def watch(self, raised: Callable[[Failure, Request], object]) -> None:
-        """Start recording which requests are sent, and which one led to which.
+    @property
+    def has_started(self) -> bool:
+        """Whether ``start()`` has yielded all that it has to yield."""
+        return getattr(self._engine, "_start", None) is None
+
+    def watch(self, watcher: Watcher) -> None:
+        """Start recording which requests are sent, which one led to which, and how each ends.
 
         The scraper receives what callbacks and errbacks yield, one by one; the engine receives what
         downloader middlewares return.
-
-        :param raised: called with the failure and request of every error of a callback or errback,
-            including ``CloseSpider``, for which Scrapy sends no signal.
         """
-        engine, scraper, name = self._engine, self._scraper, "_process_spidermw_output"
-        if hasattr(scraper, f"{name}_async"):  # from Scrapy 2.14; the other calls it
-            name = f"{name}_async"
-        download, handle = engine._download, engine._handle_downloader_output  # noqa: SLF001 - see above
-        process, handle_error = getattr(scraper, name), scraper.handle_spider_error
+        self._watch_downloads(watcher)
+        self._watch_scraper(watcher)
+        self._watch_output(watcher)
+
+    def _watch_downloads(self, watcher: Watcher) -> None:
+        engine, download = self._engine, self._engine._download  # noqa: SLF001 - see above
+        handle = engine._handle_downloader_output  # noqa: SLF001 - see above
 
         def watched_download(request: Request) -> Any:
             if request is self._sent:  # else it is a download of someone else's
@@ -177,22 +208,75 @@ class Engine:
 
         def watched_handle(result: Any, request: Request) -> Any:
             self._note_output(result, request)
+            if isinstance(result, Request):
+                watcher.replaced(request, result)
+            else:
+                self._with_spider.add(request)
+                watcher.answered(result, request)
+                theirs = getattr(result, "request", None)
+                if theirs not in (None, request):  # a middleware answered with another's response
+                    self._sent_as[theirs] = request
             try:
                 return handle(result, request)
             finally:
                 self._downloading.discard(request)
 
-        def watched_process(output: Any, response: Any) -> Any:
-            self._note_output(output, getattr(response, "request", None))
-            return process(output, response)
+        engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
+
+    def _watch_scraper(self, watcher: Watcher) -> None:
+        scraper, scrape = self._scraper, self._scraper._scrape  # noqa: SLF001 - see above
+        call, handle_error = scraper.call_spider_async, scraper.handle_spider_error
+
+        def watched_scrape(result: Any, request: Request) -> Any:
+            # What Scrapy logs as a bug, and a pipeline that is cancelled, send no signal.
+            scraping = scrape(result, request)
+
+            async def watched() -> None:
+                try:
+                    await scraping
+                except (Exception, CancelledError) as error:
+                    watcher.raised(Failure(error), request)  # type: ignore[no-untyped-call]
+                    raise
+
+            is_old = isinstance(scraping, Deferred)  # before Scrapy 2.14
+            return Deferred.fromCoroutine(watched()) if is_old else watched()
+
+        def watched_call(result: Any, request: Request) -> Any:
+            if not isinstance(result, Failure):
+                watcher.reached(request)
+            return call(result, request)
 
         def watched_error(failure: Failure, request: Request, *others: Any, **named: Any) -> Any:
-            raised(failure, request)
+            watcher.raised(failure, request)
             return handle_error(failure, request, *others, **named)
 
-        engine._download, engine._handle_downloader_output = watched_download, watched_handle  # noqa: SLF001 - see above
-        setattr(scraper, name, watched_process)
+        scraper._scrape, scraper.call_spider_async = watched_scrape, watched_call  # noqa: SLF001 - see above
         scraper.handle_spider_error = watched_error
+
+    def _watch_output(self, watcher: Watcher) -> None:
+        name = "_process_spidermw_output"
+        if hasattr(self._scraper, f"{name}_async"):  # from Scrapy 2.14; the other calls it
+            name = f"{name}_async"
+        process = getattr(self._scraper, name)
+
+        def watched_process(output: Any, response: Any) -> Any:
+            by = self._request_of(response)
+            self._note_output(output, by)
+            if not (output is None or isinstance(output, Request)):
+                watcher.made_item(by)
+            return process(output, response)
+
+        def item_failed(failure: Failure, response: Any) -> None:
+            watcher.item_failed(failure, self._request_of(response))
+
+        setattr(self._scraper, name, watched_process)
+        self._item_failed = item_failed  # signals hold weak references
+        self._crawler.signals.connect(item_failed, signal=signals.item_error)
+
+    def _request_of(self, response: Any) -> Request | None:
+        """Return the request of the scheduler to which something was the response."""
+        request = getattr(response, "request", None)
+        return self._sent_as.get(request, request) if self._sent_as else request
 
     def _note_output(self, output: Any, by: Request | None) -> None:
         if isinstance(output, Request) and self._yielded_by.setdefault(output, by) is not by:
@@ -201,6 +285,13 @@ class Engine:
     def yielded_by(self, request: Request) -> Request | None:
         """Return the request that led to this one; None if unknown."""
         return self._yielded_by.get(request)
+
+    def may_have_led_to_others(self, request: Request) -> bool:
+        """Return whether the spider has the answer to a request.
+
+        Not so before it is there, nor if a retry or redirect came in its place.
+        """
+        return request in self._with_spider
 
     def is_from_start(self, request: Request) -> bool:
         """Return whether ``start()`` yielded a request. A page's links may inherit the meta key."""

@@ -22,12 +22,14 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import BACK, Timer, pop_back
+from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
+from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import Unstorable
-from scrapy_bloom.settings import COMMIT_SYNC
+from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
 from scrapy_bloom.signals import forget_page, hold_slot
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class Frontier:
         self._judge = Judge(crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
+        self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
         self._flush_at, self._flush_pause = 0.0, _SOONEST
@@ -84,15 +87,15 @@ class Frontier:
 
         If that is known only later, it is dropped then.
         """
-        meta, offer = request.meta, self._offer
+        meta, offer, in_flight = request.meta, self._offer, self._in_flight
+        origin = in_flight.origin_of(request)
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Any = ERROR
         try:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
                 verdict = self._judge.check(request, partial(offer, request, due))
                 if verdict is SEEN:
-                    if self._in_flight.kept_marks:
-                        self._keep_for(request)
+                    self._note_duplicate(request, origin)
                     return False
             if verdict is ERROR or verdict is EXEMPT:  # no mark, or one that is there
                 verdict = offer(request, due, None, None)
@@ -103,7 +106,10 @@ class Frontier:
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
             else:
-                Deferred.fromCoroutine(self._decide(request, verdict))
+                Deferred.fromCoroutine(self._decide(request, verdict, origin))
+                origin = None
+        if origin is not None:
+            in_flight.note_stored(origin, request, shared=self._backend.shared)
         if due:
             self._await_due()
         if self._backend.due < self._timer.due:
@@ -184,15 +190,22 @@ class Frontier:
 
     # Requests that arrive
 
-    async def _decide(self, request: Request, answer: Deferred[Verdict] | Deferred[bool]) -> None:
+    async def _decide(
+        self,
+        request: Request,
+        answer: Deferred[Verdict] | Deferred[bool],
+        origin: Visit | None,
+    ) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 
         The page that yielded it is not done before that.
         """
         question = self._ledger.ask()
         verdict = await answer
-        if verdict is SEEN and self._in_flight.kept_marks:
-            self._keep_for(request)
+        if verdict is SEEN:
+            self._note_duplicate(request, origin)
+        elif origin is not None:
+            self._in_flight.note_stored(origin, request, shared=self._backend.shared)
         self._ledger.answer(question)
         if verdict is not SEEN:
             self._inc("scheduler/enqueued")
@@ -212,11 +225,15 @@ class Frontier:
         self._inc("scheduler/enqueued")
         self._inc("scheduler/enqueued/memory")
 
-    def _keep_for(self, duplicate: Request) -> None:
-        """Keep the pages that led to a duplicate if what it duplicates is only in memory."""
-        with suppress(Exception):  # it could be identified a moment ago
-            page, _ = self._judge.identifier.identify(duplicate)
-            self._in_flight.note_duplicate(duplicate, page)
+    def _note_duplicate(self, duplicate: Request, origin: Visit | None) -> None:
+        """Record where a duplicate came from: its page may have to wait for what it duplicates."""
+        if origin is not None and ORIGINAL in duplicate.meta:
+            self._in_flight.note_redirected(origin, duplicate)
+            self._report.redirected(duplicate)
+        if self._in_flight.kept_marks:
+            with suppress(Exception):  # it could be identified a moment ago
+                page, _ = self._judge.identifier.identify(duplicate)
+                self._in_flight.note_duplicate(duplicate, page)
 
     # Pages that are done
 
@@ -246,8 +263,15 @@ class Frontier:
             self._release(visit)
 
     def _release(self, visit: Visit) -> None:
-        if visit.row is not None:
-            self._backend.release(visit.row)
+        if visit.failure is None:
+            status = str(visit.status) if visit.status else ""
+            self._backend.release(visit.taken, visit.ended, status)
+        elif not self._retries:
+            self._backend.release(visit.taken, Ended.DONE, visit.failure.kind)
+        elif visit.taken is not None:  # else the pages that led to it have failed, too
+            self._backend.fail(visit.taken, visit.failure, visit.way)
+        if visit.failure is not None:
+            self._report.failed(visit.failure.kind)
         self._in_flight.release(visit)
         if visit.marks:
             self._backend.withhold(visit.marks, is_over=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.crawl.redirects import CHAIN, Chains
+from scrapy_bloom.crawl.history import CHAIN, Chains
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age

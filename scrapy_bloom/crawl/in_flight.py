@@ -1,25 +1,31 @@
-"""Which pages are in flight, and when one is done.
+"""Which pages are in flight, when one is done, and whether it has failed.
 
 A page is finished when the engine is done with its request: its callback or errback has run, and
 its items, retry or redirect have been handled. By then, everything it led to has been enqueued. It
-is done once it is finished and no request that came from it is still held in memory because it
-cannot be stored (its callback is a lambda, say): only the page can yield such a request again.
+is done once it is finished and nothing that came from it is left to wait for: a request that is
+only in memory because it cannot be stored (its callback is a lambda, say), which only the page can
+yield again; or the page to which it was redirected, if that is in flight for another page.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider
+from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.history import ORIGINAL, TRIES
+from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from twisted.python.failure import Failure
 
     from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
 
 
@@ -27,27 +33,44 @@ class Visit:
     """One request on its way from a queue to being done.
 
     Attributes:
-        row: its row in the file, or the :class:`Taken` of Redis; None if it could not be stored.
+        taken: what the backend has handed out; None if it could not be stored.
         marks: its marks, which the next run must ignore until it is done.
         parents: the pages that cannot be done before it is.
         roots: the stored pages that led to it, perhaps through others that are not stored.
         waits_for: how many must end first: the engine's work on it, and each request that has it
             as a parent.
+        ended: how it counts if it has not failed.
+        failure: why it has failed; None if it has not.
+        may_deal: whether the spider may yet deal with its failed download.
+        status: the status of a response that no callback got, 0 if one did.
+        mark: of the page that it stands for by now, if it is a retry or a redirect.
+        way: the marks of where redirects led: if it fails they are forgotten, but for the first.
+        next_mark: the mark of what stands in its place, if that is so.
     """
 
-    __slots__ = ("marks", "parents", "roots", "row", "waits_for")
+    __slots__ = (
+        *("ended", "failure", "mark", "marks", "may_deal", "next_mark", "parents", "roots"),
+        *("status", "taken", "waits_for", "way"),
+    )
 
     def __init__(
         self,
-        row: Any,
+        taken: Any,
         marks: tuple[bytes, ...] = (),
         parents: tuple[Visit, ...] = (),
     ) -> None:
-        self.row = row
+        self.taken = taken
         self.marks = marks
         self.parents = parents
         self.roots = _stored(parents)
         self.waits_for = 1
+        self.ended = Ended.DONE
+        self.failure: Failure | None = None
+        self.may_deal = False
+        self.status = 0
+        self.mark: bytes | None = None
+        self.way: tuple[bytes, ...] = ()
+        self.next_mark: bytes | None = None
 
 
 class InFlight:
@@ -55,27 +78,46 @@ class InFlight:
 
     :param engine: knows which requests it still has.
     :param report: writes to stats and log.
+    :param identifier: says what a request is.
+    :param statuses: those that are failures if no callback gets the response.
 
     Attributes:
         kept_marks: by mark, the requests that wait or waited in memory, until :meth:`release`.
     """
 
-    def __init__(self, engine: Engine, report: Report) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        report: Report,
+        identifier: Identifier,
+        statuses: Collection[int] = (),
+    ) -> None:
         self._engine = engine
         self._report = report
+        self._identifier = identifier
+        self._statuses = statuses
         self._visits: dict[Request, Visit] = {}
         self._kept: dict[Request, Visit] = {}
         self.kept_marks: dict[bytes, list[Visit]] = {}
+        self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
+        self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
-        engine.watch(self._raised)
+        engine.watch(self)
 
     def __len__(self) -> int:
         """Return how many requests are in flight."""
         return len(self._visits)
 
-    def start(self, request: Request, row: Any) -> None:
-        """Record that the request of a row was taken."""
-        self._visits[request] = Visit(row)
+    def start(self, request: Request, taken: Any) -> None:
+        """Record that a request was taken."""
+        self._visits[request] = visit = Visit(taken)
+        if ORIGINAL in request.meta:
+            with suppress(Exception):  # the project's fingerprinter
+                visit.mark, _ = self._identifier.identify(request)
+                self._targets.setdefault(visit.mark, [])
+                if before := self._identifier.before(request):
+                    led_to = {*before, visit.mark} - {before[0]}
+                    visit.way = (*led_to,)
         self._engine.sent(request)
 
     def keep(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> Request:
@@ -136,7 +178,10 @@ class InFlight:
             return ()
         by = self._engine.yielded_by(request)
         parent = None if by is None else self._visits.get(by)
-        return tuple(self._visits.values()) if parent is None else (parent,)
+        if parent is not None:
+            return (parent,)
+        may_be = self._engine.may_have_led_to_others
+        return tuple(visit for page, visit in self._visits.items() if may_be(page))
 
     def start_kept(self, request: Request) -> None:
         """Record that a held request was taken."""
@@ -147,7 +192,9 @@ class InFlight:
         """Return the visits that were done since the last call, to be released."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:
-            self._end(self._visits.pop(request))
+            visit = self._visits.pop(request)
+            self._undecided -= visit.may_deal
+            self._end(visit)
         done, self._done = self._done, []
         self._report.count_done(len(done))
         return done
@@ -166,17 +213,127 @@ class InFlight:
             visit.waits_for -= 1
             if not visit.waits_for:
                 self._done.append(visit)
+                if visit.taken is None and visit.failure:  # only its parents can yield it again
+                    for parent in visit.parents:
+                        parent.failure = parent.failure or visit.failure
                 stack += visit.parents
+                if visit.mark is not None:
+                    stack += self._end_target(visit, visit.mark)
 
-    def _raised(self, failure: Failure, request: Request) -> None:
-        """Keep a page whose callback closes the spider, or fails while the spider is closing.
+    # What came from a page
 
-        It is never done, so the next run fetches it again.
+    def origin_of(self, request: Request) -> Visit | None:
+        """Return the page that a request came from, if its fate depends on that request."""
+        if not self._undecided and ORIGINAL not in request.meta:
+            return None
+        by = self._engine.yielded_by(request)
+        return None if by is None else self._visits.get(by)
+
+    def note_stored(self, origin: Visit, request: Request, *, shared: bool = False) -> None:
+        """Record that a request was stored which came from a page: it may stand in its place.
+
+        :param shared: whether another worker may take it: how it ends is not known here then.
         """
-        error = failure.value
-        closes = isinstance(error, CloseSpider)
-        if not (closes or self._engine.closing) or self._visits.pop(request, None) is None:
+        if ORIGINAL not in request.meta:
+            self._deal_with(origin)
             return
+        origin.ended = Ended.REPLACED
+        with suppress(Exception):  # the project's fingerprinter
+            origin.next_mark, _ = self._identifier.identify(request)
+            if not shared:
+                self._targets.setdefault(origin.next_mark, [])
+
+    def note_redirected(self, origin: Visit, request: Request) -> None:
+        """Record that a redirect of a page was dropped as seen.
+
+        While the page that it leads to is in flight for another one, this page waits, and fails
+        with it.
+        """
+        origin.ended = Ended.REDIRECTED
+        status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
+        if status in self._statuses:
+            self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
+        with suppress(Exception):  # it could be identified a moment ago
+            mark, _ = self._identifier.identify(request)
+            if origin.waits_for and (waiting := self._targets.get(mark)) is not None:
+                origin.waits_for += 1
+                waiting.append(origin)
+
+    def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
+        """Return the pages that have waited for a redirect's target, which has ended."""
+        if visit.ended is Ended.REPLACED and visit.next_mark == mark:
+            return []  # by a retry
+        waiting = self._targets.pop(mark, [])
+        if visit.ended is Ended.REPLACED and visit.next_mark is not None:
+            self._targets.setdefault(visit.next_mark, []).extend(waiting)
+            return []
+        for page in waiting:
+            page.failure = page.failure or visit.failure
+        return waiting
+
+    # What the engine tells
+
+    def replaced(self, request: Request, by: Request) -> None:
+        """Let a retry or redirect take the request along that the spider yielded."""
+        visit = self._visits.get(request)
+        if visit is not None:
+            own = b"" if visit.taken is None else visit.taken.body
+            by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
+
+    def answered(self, result: Any, request: Request) -> None:
+        """Note what the downloader has answered. It has failed unless the spider deals with it."""
+        request.meta.pop(ORIGINAL, None)
+        request.meta.pop(TRIES, None)
+        visit = self._visits.get(request)
+        if visit is None:
+            return
+        visit.status = 0 if isinstance(result, Error) else result.status
+        failure = failure_of(result, request, self._statuses)
+        if failure is None:
+            return
+        if self._engine.closing:
+            del self._visits[request]  # it stays stored
+            return
+        visit.failure, visit.may_deal = failure, True
+        self._undecided += 1
+
+    def reached(self, request: Request) -> None:
+        """Note that a response reaches its callback, which deals with its status."""
+        visit = self._visits.get(request)
+        if visit is not None:
+            visit.status = 0
+            self._deal_with(visit)
+
+    def made_item(self, request: Request | None) -> None:
+        """Note that a callback or errback has yielded an item."""
+        if self._undecided and request in self._visits:
+            self._deal_with(self._visits[request])
+
+    def _deal_with(self, visit: Visit) -> None:
+        if visit.may_deal:
+            visit.failure, visit.may_deal = None, False
+            self._undecided -= 1
+
+    def item_failed(self, failure: Error, request: Request | None) -> None:
+        """Note an error of a pipeline."""
+        if request in self._visits:
+            self._fail(self._visits[request], Failure.of(failure.value, place_of(failure)))
+
+    def raised(self, failure: Error, request: Request) -> None:
+        """Note an error of a callback or errback.
+
+        A page whose callback closes the spider, or fails while the spider is closing, is never
+        done: it stays stored, and the next run fetches it again.
+        """
+        error, visit = failure.value, self._visits.get(request)
+        if visit is None:
+            return
+        closes = isinstance(error, CloseSpider)
+        if not (closes or self._engine.closing):
+            self._fail(visit, Failure.of(error, place_of(failure, request)))
+            return
+        self._undecided -= visit.may_deal
+        del self._visits[request]
         self._report.once(
             logging.INFO,
             "%s %s (%s): the next run will fetch it again. More such pages are not shown.",
@@ -184,6 +341,10 @@ class InFlight:
             "closed the spider" if closes else "failed while the spider was closing",
             getattr(error, "reason", error),
         )
+
+    def _fail(self, visit: Visit, failure: Failure) -> None:
+        self._undecided -= visit.may_deal
+        visit.failure, visit.may_deal = visit.failure or failure, False  # the first one counts
 
 
 def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
@@ -193,5 +354,5 @@ def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
     """
     if len(visits) == 1:
         (visit,) = visits
-        return visit.roots if visit.row is None else frozenset(visits)
+        return visit.roots if visit.taken is None else frozenset(visits)
     return frozenset[Visit]().union(*(_stored((visit,)) for visit in visits))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.identity import Identifier, Page
 from scrapy_bloom.crawl.ledger import Ledger
-from scrapy_bloom.crawl.redirects import CHAIN
 from scrapy_bloom.crawl.report import Report, Verdict
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.account import Account
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.stats import Stat
 
@@ -47,12 +48,23 @@ _STATS: Final = {
 }
 
 
+MOST_KINDS: Final = 100
+"""Kinds of failures that are counted apart."""
+
+_MANY: Final = 10  # pages that are redirected to one target before it is named
+_MOST_TARGETS: Final = 10_000
+_MOST_WALLS: Final = 3  # targets that are named
+
+
 class Report:
     """Writes stats and log messages. Never raises: a failing stats collector must not cost a page.
 
     A call to Scrapy's stats collector takes as long as a filter check, so verdicts and steps are
     counted here and passed on in small batches. The stats lag by at most 1 % of all checks, and at
     most 100.
+
+    Attributes:
+        account: what has become of all pages, once a crawl that stores its requests is closed.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -67,6 +79,10 @@ class Report:
         self._done = 0
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
+        self._kinds: set[str] = set()  # of failures that have a stat
+        self._walls = 0
+        self.account: Account | None = None
+        self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
 
     # Stats
@@ -79,6 +95,27 @@ class Report:
         self._due -= 1
         if not self._due:
             self.flush()
+
+    def failed(self, kind: str) -> None:
+        """Count a page that has failed."""
+        if len(self._kinds) < MOST_KINDS:
+            self._kinds.add(kind)
+        self.inc(stats.FAILED.key.format(kind=kind if kind in self._kinds else "others"))
+
+    def redirected(self, request: Request) -> None:
+        """Count a page that was redirected to one that was seen; warn if one takes many of them."""
+        self.add(stats.REDIRECTED)
+        url = request.url
+        if url in self._redirected or len(self._redirected) < _MOST_TARGETS:
+            self._redirected[url] += 1
+        if self._redirected[url] == _MANY and self._walls < _MOST_WALLS:
+            self._walls += 1
+            self.warn(
+                f"{_MANY} pages were redirected to {url}, which was fetched for another one: a page"
+                f" to log in, or that blocks crawlers? They are not parsed, and count as redirected"
+                f" to seen pages. To have them fetched again by the next run, add the status of the"
+                f" redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
+            )
 
     def count_done(self, requests: int) -> None:
         """Count requests that are done, with all that they led to."""
@@ -181,17 +218,14 @@ class Report:
     def closed(self) -> None:
         """Log a summary of this run, if anything was checked."""
         self.flush()
-        checked, waiting = self._get(stats.CHECKED), self._get(stats.PENDING, None)
-        if not checked:
-            return
-        known, links = self._pages_known(), counted(checked, "link")
-        if waiting is None:
-            text = f"{known}, {links} checked, {self._get(stats.NEW):,} of them new"
-            self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, self._loss())
-        else:
-            text = f"{counted(self._done, 'request')} done in this run, {known}, {links} checked"
-            left = counted(waiting, "request")
-            self.once(logging.INFO, "Crawl stopped: %s, %s waiting, %s", text, left, self._loss())
+        checked, account = self._get(stats.CHECKED), self.account
+        if account is not None and (account.pages or checked):
+            text = f"{account}; {self._loss()}."
+            self.once(logging.INFO, "Crawl stopped: %s", text)
+        elif checked:
+            text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
+            new = f"{self._get(stats.NEW):,} of them new, {self._loss()}"
+            self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, new)
 
     def _pages_known(self) -> str:
         return f"{counted(self._get(stats.FROM_INFO['items']), 'page')} known"

@@ -76,8 +76,21 @@ def read_request(body: bytes, spider: Spider) -> Request:
 
     As safe as Scrapy's own disk queues: anyone who can write there can run code.
     """
-    loads = pickle.loads if body[0] == _PICKLE else marshal.loads
-    return request_from_dict(loads(body), spider=spider)
+    return request_from_dict(read_fields(body), spider=spider)
+
+
+def read_fields(body: bytes) -> dict[str, Any]:
+    """Return a stored request as a dict. Raises whatever its contents raise."""
+    fields: dict[str, Any] = (pickle.loads if body[0] == _PICKLE else marshal.loads)(body)
+    return fields
+
+
+def write_fields(fields: dict[str, Any], *, like: bytes) -> bytes:
+    """Serialize a request that was read and changed, as it was serialized before.
+
+    :param like: what was read.
+    """
+    return _pickle(fields) if like[0] == _PICKLE else marshal.dumps(fields)
 
 
 def _pickle(request: dict[str, Any]) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from math import inf
@@ -13,14 +15,17 @@ from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import run_beside
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.serialize import Unstorable, read_request
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
-from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC
@@ -41,6 +46,12 @@ INTERVAL: Final = 0.05
 PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
+
+_STATUSES: Final = "statuses"
+"""Key of a note: how many responses no callback got, by status."""
+
+_FEW: Final = 100  # requests: as long as more wait, no failed one is put back
+_AT_ONCE: Final = 200  # failed requests that are put back with a commit
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -64,6 +75,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
+        self._statuses = Counter(json.loads(job.store.meta.get(_STATUSES) or "{}"))
 
     @classmethod
     async def open(
@@ -133,12 +145,14 @@ class LocalBackend(Backend):
         self._changed()
         self._store.marks.withheld_changed(marks)
 
-    def take(self) -> tuple[Request, int] | None:
+    def take(self) -> tuple[Request, Taken] | None:
         later = self._later
         if self.broken or not later.has_room:
             return None
         try:
             later.move_due()
+            if self._store.failed.left and len(self._queues) < _FEW:
+                self._put_back()
             taken = self._queues.pop(later.held)
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
@@ -153,9 +167,37 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, handle: int) -> None:
-        """Delete the row of a request with the next commit."""
-        self._store.done(handle)
+    def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
+        """Delete the row of a request with the next commit, and count its page."""
+        meta = self._store.meta
+        if taken is not None:
+            self._store.done(taken.row)
+        if ended is not Ended.REPLACED:
+            meta[ended.value] = meta.get(ended.value, 0) + 1
+        if status:
+            self._statuses[status] += 1
+            meta[_STATUSES] = json.dumps(self._statuses)
+
+    def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
+        """Move the row of a request to the failed list with the next commit."""
+        self._store.fail(taken.row, Failed.of(taken.body, failure, time.time()))
+        if way:
+            self._store.filter.forget_many(way)
+
+    def _put_back(self) -> None:
+        """Put some failed requests of earlier runs back: they come behind all others."""
+        for id_, failed in self._store.failed.due(_AT_ONCE):
+            try:
+                if failed is None:
+                    raise ValueError("its bytes do not match their checksum")
+                problem = self._queues.push(read_request(failed.body, self._spider))
+            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+                problem = error
+            if problem is not None:
+                self._queues.unreadable.append(problem)
+            elif failed is not None:
+                self._store.failed.remove(id_, failed)
+        self._changed()
 
     # Download slots
 
@@ -211,6 +253,10 @@ class LocalBackend(Backend):
         (2) Release the job directory
         """
         stored = not self.broken and await run_beside(self._job.close)
+        account = self.account()  # what is still in flight waits now
+        self._report.account = account._replace(
+            waiting=account.waiting + account.in_flight, in_flight=0
+        )
         if self.broken:  # the file is left as it is
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
@@ -226,13 +272,15 @@ class LocalBackend(Backend):
         return len(self._later)
 
     def pending(self) -> bool:
+        if self._store.failed.left:
+            return True
         if self._queues.size_without(self._later.held):
             return True
         return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
 
     @property
     def over(self) -> bool:
-        return not len(self)
+        return not (len(self) or self._store.failed.left)
 
     @property
     def next_start(self) -> float:
@@ -241,6 +289,18 @@ class LocalBackend(Backend):
 
     def resting(self) -> tuple[int, float]:
         return len(self) - self._queues.size_without(self._later.held), self._later.next_due
+
+    def account(self) -> Account:
+        meta, failed, in_flight = self._store.meta, self._store.failed, self._store.in_flight
+        return Account(
+            done=meta.get(Ended.DONE.value, 0),
+            redirected=meta.get(Ended.REDIRECTED.value, 0),
+            failed=len(failed),
+            waiting=len(self._store) - in_flight,
+            in_flight=in_flight,
+            reasons=failed.reasons,
+            statuses=self._statuses,
+        )
 
     def describe(self) -> tuple[str, ...]:
         """Say how many hosts are left alone."""

@@ -35,7 +35,7 @@ from scrapy_bloom.local.scrapys import (
     digest,
     waits_with_scrapy,
 )
-from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.store import NAME, RUNS, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
 from scrapy_bloom.values import write_size
 
@@ -169,6 +169,8 @@ class Job:
         with file.refusing(self.path):
             state = b"" if plain else self._read_state()
             store.meta |= {**owner_notes(self.identity, self.kind), PID: os.getpid()}
+            if not plain:
+                store.meta[RUNS] = store.failed.run
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:

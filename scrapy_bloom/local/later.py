@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_bloom.crawl.later import Holds, Waiting
 from scrapy_bloom.crawl.serialize import read_request
-from scrapy_bloom.local.queue import LATER, Queues
+from scrapy_bloom.local.queue import LATER, Queues, Taken
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -150,14 +150,14 @@ class Later:
         """Whether requests may be postponed before the next commit."""
         return self._room > 0
 
-    def postpone(self, request: Request, row: int, until: float) -> bool:
+    def postpone(self, request: Request, taken: Taken, until: float) -> bool:
         """Let a request wait that was taken from the one queue of all slots.
 
         Return False, with nothing changed, if it cannot be stored.
         """
         if self.push(request, until) is not None:
             return False
-        self._store.done(row)
+        self._store.done(taken.row)
         self._room -= 1
         return True
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.utils.misc import build_from_crawler
 
@@ -32,6 +32,19 @@ LATER: Final = "later"
 """Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
 
 Row = tuple[int, bytes | None]
+
+
+class Taken(NamedTuple):
+    """A request that was taken.
+
+    Attributes:
+        row: its row, which stays until the request is done.
+        body: as it is stored.
+    """
+
+    row: int
+    body: bytes
+
 
 _MOST: Final = 512
 """Rows of one queue that are read at once; of pushed rows, up to twice as many stay in memory."""
@@ -65,7 +78,7 @@ class Queues:
     :raises StateError: if the store has requests in queues that these classes would not read.
 
     Attributes:
-        row: that of the request a bucket returned last: Scrapy's classes pass on only the request.
+        taken: what a bucket returned last: Scrapy's classes pass on only the request.
         unreadable: why stored requests could not be read; the caller empties it.
         by_slot: whether each download slot has queues of its own.
     """
@@ -79,7 +92,7 @@ class Queues:
         self.slot_of = engine.slot_of
         self._dumps = classes.plain.dumps
         self.by_slot = bool(has_queues_by_slot(classes.priority))
-        self.row = 0
+        self.taken = Taken(0, b"")
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -109,8 +122,8 @@ class Queues:
         """Serialize a request. Raises whatever its contents raise."""
         return self._dumps(request.to_dict(spider=self.spider))
 
-    def pop(self, held: Collection[str] = ()) -> tuple[Request, int] | None:
-        """Take the next readable request, with its row, which stays until the request is done.
+    def pop(self, held: Collection[str] = ()) -> tuple[Request, Taken] | None:
+        """Take the next readable request.
 
         :param held: download slots that are left alone, if each has queues of its own.
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
@@ -119,7 +132,7 @@ class Queues:
             request = self._queue.pop()
             while request is None and len(self._queue):  # one could not be read
                 request = self._queue.pop()
-        return None if request is None else (request, self.row)
+        return None if request is None else (request, self.taken)
 
     def size_without(self, held: Collection[str]) -> int:
         """Return how many requests are waiting, except those of some download slots."""
@@ -185,7 +198,7 @@ class Bucket:
         """Take the next readable request; its row stays in the store until it is done."""
         request = self.peek()
         if request is not None:
-            self._queues.row = self._take()
+            self._take()
         return request
 
     def peek(self) -> Request | None:
@@ -203,11 +216,11 @@ class Bucket:
                 self._queues.unreadable.append(error)
         return None
 
-    def _take(self) -> int:
-        row, _ = self._hot.pop() if self._newest else self._hot.popleft()
+    def _take(self) -> None:
+        row, body = self._hot.pop() if self._newest else self._hot.popleft()
         self._size -= 1
         self._store.take(row)
-        return row
+        self._queues.taken = Taken(row, body or b"")
 
     def close(self) -> None:
         """Do nothing: the requests are in the store."""

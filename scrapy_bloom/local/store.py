@@ -33,18 +33,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
 from scrapy_bloom.local.exact import ExactFilter
+from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.values import write_span
 
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
+
+RUNS: Final = "runs"
+"""Key of a note: how many runs have begun."""
 
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue followed by its own number, in this many lower bits."""
@@ -102,6 +107,7 @@ class Store:
         seen: what decides whether a fingerprint was seen: the filter, or it and the exact list.
             Marks made with it are written by the next commit.
         marks: what is stored of it.
+        failed: the failed list.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
@@ -134,6 +140,7 @@ class Store:
             exact_filter = None
             if self.meta.get("exact"):
                 self.seen = exact_filter = ExactFilter(self.filter, self._database)
+            self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self.marks = Marks(self.filter, self._database, journal=journal, exact=exact_filter)
 
     def __len__(self) -> int:
@@ -201,6 +208,11 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
+    def fail(self, row: int, failed: Failed) -> None:
+        """Move a request to the failed list."""
+        self.done(row)
+        self.failed.add(row, failed)
+
     def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
         """Yield the waiting requests of a queue, in order, with their rows.
 
@@ -240,7 +252,7 @@ class Store:
     @property
     def dirty(self) -> bool:
         """Whether there is something to commit."""
-        return bool(self._touched or self.marks.changed or self._new_notes())
+        return bool(self._touched or self.marks.changed or self.failed.changed or self._new_notes())
 
     def _new_notes(self) -> dict[str, Value]:
         """Return the notes that have changed since the last commit."""
@@ -343,7 +355,7 @@ class Store:
             file.put(database, "meta", self._new_notes().items())
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             file.put(database, "counters", [(1, *counters)])
-            keep_marks = self.marks.write()
+            keep_marks, keep_failed = self.marks.write(), self.failed.write()
             database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the next commit retries it
@@ -351,6 +363,7 @@ class Store:
             raise
         self._keep()
         keep_marks()
+        keep_failed()
         self.log.checkpoint_if_due(self._commits)
 
     def _write_requests(self) -> None:

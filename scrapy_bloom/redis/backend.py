@@ -18,8 +18,10 @@ from scrapy import signals
 from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 
+from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import Downloads, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.recent import Recent
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_request
 from scrapy_bloom.errors import BackendError, BloomError
@@ -56,6 +58,7 @@ class RedisBackend(Backend):
     """
 
     kind: ClassVar[str] = "redis"
+    shared: ClassVar[bool] = True
     interval = upkeep.PATIENT
 
     def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
@@ -170,9 +173,16 @@ class RedisBackend(Backend):
             self._urge()
         return ready
 
-    def release(self, handle: Taken) -> None:
+    def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
         """Report with the next call that a request is done."""
-        self._queue.release(handle, "done")
+        if taken is not None:
+            self._queue.release(taken, "done")
+
+    def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
+        self._queue.release(taken, "done")
+
+    def account(self) -> Account:
+        raise NotImplementedError
 
     def note_ended(self, count: int) -> None:
         """Collect turns that were not used, and requests that go back, for the next call."""

@@ -12,7 +12,7 @@ from support.sites import Pages
 from support.spiders import Walled
 
 import scrapy_bloom
-from scrapy_bloom.crawl.redirects import CHAIN
+from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.report import Verdict
 
 pytestmark = pytest.mark.server

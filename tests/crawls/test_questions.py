@@ -11,7 +11,7 @@ from support.crawling import Follower, at, crawl, settings_at
 from support.internals import is_settled, scheduler_of
 from support.sites import Pages
 
-from scrapy_bloom.crawl.redirects import CHAIN
+from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.signals import forget_page
 
 pytestmark = pytest.mark.server

@@ -1,11 +1,16 @@
-"""Redirect chains: a redirected request is not a duplicate of its own chain.
+"""What a request has behind it: what redirects, retries and earlier runs have made of it.
 
-A page may redirect to itself to set a cookie, or to another spelling of its own URL. Without this
-rule it would never be parsed: the first request marks the page, and the second is dropped.
+It is in the request's meta until there is a response, and then taken out: many spiders pass
+``response.meta`` on.
 
-So what a downloader middleware makes of a request takes along the marks of the requests before it,
-until there is a response. Then they are taken out of its meta: some spiders pass ``response.meta``
-on, and a page that links to itself must not be crawled endlessly.
+**Its chain.** A redirected request is not a duplicate of its own chain. A page may redirect to
+itself to set a cookie, or to another spelling of its own URL. Without this rule it would never be
+parsed: the first request marks the page, and the second is dropped. So what a downloader middleware
+makes of a request takes along the marks of the requests before it.
+
+**Its original.** A page that fails after redirects is fetched again from where it began.
+
+**Its failures.** A page that has failed in several runs is given up.
 """
 
 from __future__ import annotations
@@ -24,6 +29,14 @@ if TYPE_CHECKING:
 
 CHAIN: Final = "bloom_chain"
 """Key in a request's meta: marks of the requests before it in its redirect chain, as hex."""
+
+ORIGINAL: Final = "bloom_original"
+"""Key in a request's meta: the request that the spider yielded, as it was stored, of which retries
+and redirects have made this one; empty if it could not be stored."""
+
+TRIES: Final = "bloom_tries"
+"""Key in a request's meta: in how many runs its page has failed, and when that was last counted, in
+seconds since 1970."""
 
 LONGEST: Final = 20
 """A chain ends after this many requests, as Scrapy's redirects do: then the mark decides."""

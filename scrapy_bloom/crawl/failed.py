@@ -1,0 +1,79 @@
+"""A request on the failed list: why it has failed, and how often."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Final, NamedTuple
+
+from scrapy_bloom.crawl.history import ORIGINAL, TRIES
+from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
+from scrapy_bloom.crawl.serialize import read_fields, write_fields
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Failed(NamedTuple):
+    """A request on the failed list.
+
+    Attributes:
+        kind: of the failure, see :class:`~scrapy_bloom.crawl.outcomes.Failure`.
+        message: of the failure.
+        date: when it failed, in seconds since 1970.
+        tries: in how many runs it has failed, as far as they count.
+        worker: which worker says so; empty in a job directory.
+        body: the request that the spider yielded, to be fetched again.
+    """
+
+    kind: str
+    message: str
+    date: float
+    tries: int
+    worker: str
+    body: bytes
+
+    @classmethod
+    def of(cls, stored: bytes, failure: Failure, now: float, worker: str = "") -> Failed:
+        """Return what to list of a request that has failed.
+
+        A failure counts when it happens, and at most once an hour: a crawl that is started again
+        and again in an outage would give up all its pages within a minute.
+
+        :param stored: the request as it was stored: perhaps a retry or a redirect of the original.
+        :param now: the time, in seconds since 1970.
+        """
+        body = read_fields(stored)["meta"].get(ORIGINAL) or stored
+        fields = read_fields(body)
+        tries, last = fields["meta"].get(TRIES, (0, 0.0))
+        if not 0 <= now - last < APART:
+            tries, last = tries + 1, now
+        fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
+        return cls(*failure, now, tries, worker, write_fields(fields, like=body))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it stays on the list until it is put back by hand."""
+        return self.tries >= MOST_TRIES
+
+    def retried(self) -> Failed:
+        """Return it as if it had never failed, to be put back by hand."""
+        fields = read_fields(self.body)
+        fields["meta"].pop(TRIES, None)
+        return self._replace(tries=0, body=write_fields(fields, like=self.body))
+
+    def pack(self) -> bytes:
+        """Return it as bytes: a length, so many bytes of JSON with all but the body, and the body."""
+        head = json.dumps(self[:-1]).encode()
+        return _LENGTH.pack(len(head)) + head + self.body
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Failed:
+        """Return what :meth:`pack` has packed.
+
+        :raises ValueError: if it is something else.
+        """
+        try:
+            end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
+            return cls(*json.loads(packed[_LENGTH.size : end]), packed[end:])
+        except (struct.error, TypeError) as error:
+            raise ValueError("not a request on the failed list") from error

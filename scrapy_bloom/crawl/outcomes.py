@@ -1,0 +1,89 @@
+"""How a page has ended, and why it has failed.
+
+Failed is what the site or the project's code failed at, in doubt yes. A 404, ``IgnoreRequest`` and
+``DropItem`` are decisions, and no failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scrapy.exceptions import IgnoreRequest
+from twisted.python.failure import Failure as Error
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+MOST_MESSAGE: Final = 200
+"""Characters of a failure's message that are stored."""
+
+MOST_TRIES: Final = 3
+"""A page that has failed in so many runs is not fetched again by itself."""
+
+APART: Final = 3600.0
+"""Seconds between failures that count: a crawl that is started again and again in an outage would
+give up all its pages within a minute."""
+
+
+class Ended(Enum):
+    """How a request that has not failed ended: what it counts as."""
+
+    DONE = "done"
+    REDIRECTED = "redirected"
+    """It was redirected to a page that was seen."""
+    REPLACED = "replaced"
+    """Another request stands for its page, which counts when that one ends."""
+
+
+class Failure(NamedTuple):
+    """Why a page has failed.
+
+    Attributes:
+        kind: a status; or the name of an exception, perhaps with where it was raised.
+        message: the first characters of what the exception says.
+    """
+
+    kind: str
+    message: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, place: str = "") -> Failure:
+        """Return the failure that is an exception."""
+        try:
+            message = str(error)
+        except Exception:  # noqa: BLE001 - it is the project's
+            message = ""
+        name = type(error).__name__
+        return cls(f"{name} in {place}" if place else name, message[:MOST_MESSAGE])
+
+
+def failure_of(answer: Any, request: Request, statuses: Collection[int]) -> Failure | None:
+    """Return why a download has failed; None if it has not.
+
+    :param answer: the response, or the error.
+    :param statuses: those that are failures.
+    """
+    if not isinstance(answer, Error):
+        status = getattr(answer, "status", None)
+        return Failure(str(status)) if status in statuses else None
+    error = answer.value
+    if isinstance(error, IgnoreRequest):  # nobody has chosen to ignore an endless redirect
+        endless = request.meta.get("redirect_ttl") == 0
+        return Failure("too many redirects", request.url[:MOST_MESSAGE]) if endless else None
+    return Failure.of(error)
+
+
+def place_of(error: Error, request: Request | None = None) -> str:
+    """Return the name of the callback or errback that raised an error, else of what did."""
+    names, trace = {}, getattr(error.value, "__traceback__", None)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        names[code] = getattr(code, "co_qualname", code.co_name)
+        trace = trace.tb_next
+    for function in () if request is None else (request.callback, request.errback):
+        code = getattr(function, "__code__", None)
+        if code is not None and code in names:
+            return str(code.co_name)
+    return [*names.values()][-1] if names else "?"

@@ -1,0 +1,114 @@
+"""The failed list of a job: requests that failed, each with its reason, in a table of its own.
+
+A request moves there in the commit that would have deleted its row. The next run puts it back, in
+the commit that deletes it here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from scrapy_bloom import file
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import MOST_TRIES
+
+_COLUMNS: Final = "id, run, kind, message, date, tries, body, crc"
+
+
+class FailedList:
+    """The failed list of a job. Changes are collected in memory; :meth:`write` writes them.
+
+    :param database: the file.
+
+    Attributes:
+        run: the number of this run. What failed in it is left alone.
+        reasons: how many requests have failed for each reason.
+        left: how many requests this run has yet to put back.
+    """
+
+    def __init__(self, database: sqlite3.Connection, run: int) -> None:
+        self._database, self.run = database, run
+        kinds = database.execute("SELECT kind, count(*) FROM failed GROUP BY kind")
+        self.reasons: Counter[str] = Counter(dict(kinds))
+        due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
+        (self.left,) = database.execute(due, (run, MOST_TRIES)).fetchone()
+        self._new: dict[int, Failed] = {}
+        self._gone: dict[int, None] = {}
+        self._after = -1  # ids up to this one were put back, or cannot be read
+
+    def __len__(self) -> int:
+        """Return how many requests are on it."""
+        return self.reasons.total()
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._new or self._gone)
+
+    def add(self, id_: int, failed: Failed) -> None:
+        """Add a request.
+
+        :param id_: of its row among those that are not done.
+        """
+        self._new[id_] = failed
+        self.reasons[failed.kind] += 1
+
+    def due(self, most: int) -> Iterator[tuple[int, Failed | None]]:
+        """Yield requests of earlier runs to be put back, each once; None if one is damaged.
+
+        Call :meth:`remove` for those that were put back; the others stay.
+
+        :raises sqlite3.Error: if they cannot be read.
+        """
+        asked = (
+            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ?"  # noqa: S608
+            " ORDER BY id LIMIT ?"
+        )
+        found = self._database.execute(asked, (self._after, self.run, MOST_TRIES, most)).fetchall()
+        for row in found:
+            self._after, self.left = row[0], self.left - 1
+            yield row[0], _read(row)
+        if not found:
+            self.left = 0
+
+    def remove(self, id_: int, failed: Failed) -> None:
+        """Remove a request."""
+        self._gone[id_] = None
+        self.reasons[failed.kind] -= 1
+        if not self.reasons[failed.kind]:
+            del self.reasons[failed.kind]
+
+    def write(self) -> Callable[[], None]:
+        """Write all changes in the transaction that is open.
+
+        :returns: what to call once it is committed.
+        """
+        gone, new = [*self._gone], {**self._new}
+        self._database.executemany("DELETE FROM failed WHERE id = ?", ((id_,) for id_ in gone))
+        rows = ((id_, self.run, *(*each[:4], each.body)) for id_, each in new.items())
+        file.put(self._database, "failed", rows)
+
+        def keep() -> None:
+            for id_ in gone:
+                del self._gone[id_]
+            for id_ in new:
+                del self._new[id_]
+
+        return keep
+
+
+def stored_failures(database: sqlite3.Connection) -> Iterator[tuple[int, Failed | None]]:
+    """Yield the requests on the failed list of a file, the oldest first; None if one is damaged."""
+    for row in database.execute(f"SELECT {_COLUMNS} FROM failed ORDER BY id"):  # noqa: S608
+        yield row[0], _read(row)
+
+
+def _read(row: tuple[object, ...]) -> Failed | None:
+    *values, checksum = row
+    if checksum != file.crc(*values):  # type: ignore[arg-type]
+        return None
+    _, _, kind, message, date, tries, body = values
+    return Failed(kind, message, date, tries, "", body)  # type: ignore[arg-type]
