@@ -77,13 +77,11 @@ def failure_of(answer: Any, request: Request, statuses: Collection[int]) -> Fail
 
 def place_of(error: Error, request: Request | None = None) -> str:
     """Return the name of the callback or errback that raised an error, else of what did."""
-    names, trace = {}, getattr(error.value, "__traceback__", None)
+    codes, trace = [], getattr(error.value, "__traceback__", None)
     while trace is not None:
-        code = trace.tb_frame.f_code
-        names[code] = getattr(code, "co_qualname", code.co_name)
+        codes.append(trace.tb_frame.f_code)
         trace = trace.tb_next
     for function in () if request is None else (request.callback, request.errback):
-        code = getattr(function, "__code__", None)
-        if code is not None and code in names:
-            return str(code.co_name)
-    return [*names.values()][-1] if names else "?"
+        if getattr(function, "__code__", None) in codes:
+            return str(function.__name__)
+    return codes[-1].co_name if codes else "?"
