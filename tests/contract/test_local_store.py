@@ -395,6 +395,7 @@ def test_a_log_without_its_file_is_refused(path):
         Store(path)
     assert not path.exists()
     assert log_of(path).read_bytes() == log
+    store.abandon()
 
 
 # Readers
