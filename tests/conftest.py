@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import asyncio
 import atexit
 import gc
 import inspect
@@ -32,6 +33,9 @@ elif PathFinder.find_spec("scrapy_bloom", _others):
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
 atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
+
+# Twisted 25 takes the current event loop, which Python 3.14 no longer makes.
+asyncio.set_event_loop(asyncio.new_event_loop())
 
 # A machine that does other things, too, is slow at times, and no test is about that. The examples
 # of each day are the same each time: what fails was changed. The weekly ones look for news.

@@ -205,14 +205,16 @@ class Report:
         known: int,
         way: str = "delete the job directory or set another JOBDIR",
     ) -> None:
-        """Warn that an earlier run finished this crawl, and say how to start over.
+        """Warn that earlier runs have left no request, and say how to start over.
+
+        That is not always the end of a crawl: a run whose ``start()`` has failed leaves none, too.
 
         :param place: where the crawl is stored.
         :param known: number of known pages.
         :param way: how to start over.
         """
         self.warn(
-            f"{place}: an earlier run has finished this crawl: {known:,} pages are known, and no"
+            f"{place}: earlier runs have left nothing to fetch: {known:,} pages are known, and no"
             f" request is waiting. This run fetches only what is not filtered, such as start"
             f" requests, and pages linked from there that are eligible again. To start over, {way};"
             f" to fetch pages again after some time, set BLOOM_WINDOW."
