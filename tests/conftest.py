@@ -34,8 +34,10 @@ _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
 atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
 
-# Twisted 25 takes the current event loop, which Python 3.14 no longer makes.
-asyncio.set_event_loop(asyncio.new_event_loop())
+# Twisted 25 takes the current event loop, which Python 3.14 no longer makes; later ones make their own.
+_loop = asyncio.new_event_loop()
+atexit.register(_loop.close)
+asyncio.set_event_loop(_loop)
 
 # A machine that does other things, too, is slow at times, and no test is about that. The examples
 # of each day are the same each time: what fails was changed. The weekly ones look for news.
