@@ -34,7 +34,7 @@ _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
 atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
 
-# Twisted 25 takes the current event loop, which Python 3.14 no longer makes; later ones make their own.
+# Twisted 25 takes the current event loop, which Python 3.14 no longer makes; later ones make one.
 _loop = asyncio.new_event_loop()
 atexit.register(_loop.close)
 asyncio.set_event_loop(_loop)
