@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import EXACT, Settings
+from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -146,14 +146,13 @@ class Report:
         self._noun, settings = noun, Settings.of(self._crawler)
         self.log(
             logging.INFO,
-            "%s. Capacity %s, error rate %g, %s when full, URLs %r%s%s",
+            "%s. Capacity %s, error rate %g, %s when full, URLs %r%s",
             f"{noun} {where}: {contents}" if contents else f"New crawl, stored {where}",
             f"{info.capacity:,}",
             info.error_rate,
             write_size(info.bytes_at_capacity),
             settings.rules.general.level,
             f", window {write_span(info.window)}" if info.window else "",
-            ", exact" if settings[EXACT] else "",
         )
         self.describe(info)
 
