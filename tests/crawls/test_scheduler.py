@@ -30,7 +30,7 @@ from support.sites import Pages
 
 from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.local import backend as frontier
+from scrapy_bloom.local import backend
 from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.server
@@ -495,7 +495,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
         before = stored_in(job)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "read", read)
-            patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
+            patched.setattr(backend, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert (
@@ -583,8 +583,8 @@ class Heavy:
 async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypatch):
     """Ten seconds pass before the next commit, in which the crawl is over."""
     clock = [0.0]
-    monkeypatch.setattr(frontier, "perf_counter", lambda: clock[-1])
-    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
+    monkeypatch.setattr(backend, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
 
     class Loaded(Follower):
         def parse(self, response):
