@@ -67,7 +67,6 @@ class LocalTarget:
                 **asdict(identity_in(store)),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "exact": bool(store.meta.get("exact")),
                 "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
@@ -89,8 +88,7 @@ class LocalTarget:
     def copying(self) -> Iterator[Store]:
         """Open what is to be copied into Redis.
 
-        :raises StateError: if marks without their requests would be copied, or without the list
-            that makes them exact.
+        :raises StateError: if marks without their requests would be copied.
         """
         with self._reading() as store:
             folder = self.path.parent
@@ -101,12 +99,6 @@ class LocalTarget:
                     f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
                     f" be fetched. Let the crawl finish, or resume it once with"
                     f" scrapy_bloom.Scheduler, which takes them over."
-                )
-            if store.meta.get("exact"):
-                raise StateError(
-                    f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
-                    f" copied into Redis, and without it pages would be lost. Finish the crawl"
-                    f" here."
                 )
             yield store
 
@@ -144,12 +136,12 @@ class LocalTarget:
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store.seen for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store.filter for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.seen.forget_many, store.seen.add
+                forget, add = store.filter.forget_many, store.filter.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield identity_in(store), change
                 if store.clean:

@@ -50,7 +50,6 @@ class Backend(ABC):
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
-        is_full: whether no more pages should be fetched for now.
         may_be_cut: whether a kill may have cut off the feeds.
         due: when the next exchange should be made, by ``time.monotonic()``; infinite if there is no
             need. Members that change something set it; an exchange begins by setting it back.
@@ -61,7 +60,6 @@ class Backend(ABC):
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     broken = False
-    is_full = False
     may_be_cut = True
     due = inf
     interval: float
@@ -96,6 +94,11 @@ class Backend(ABC):
 
         :param is_over: whether it is done.
         """
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more pages should be fetched for now."""
+        return False
 
     @abstractmethod
     def take(self) -> tuple[Request, Any] | None:

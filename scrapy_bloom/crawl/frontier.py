@@ -120,9 +120,8 @@ class Frontier:
         """Return the next request to send; those that could not be stored come first."""
         if self._closing or self._backend.is_full:
             return None
-        request = self._memory.pop(self._backend.held_until)
+        request, handle = self._memory.pop(self._backend.held_until), None
         if request is not None:
-            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._backend.take()
@@ -132,11 +131,15 @@ class Frontier:
                 self._arm()
                 return None
             request, handle = taken
-            self._in_flight.start(request, handle)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
         self._rest_logged = False
-        self._arm()
+        self._arm(busy=True)
+        # Last, as then nothing may be raised: what is in flight and not with the engine is done.
+        if handle is None:
+            self._in_flight.start_kept(request)
+        else:
+            self._in_flight.start(request, handle)
         return request
 
     def pending(self) -> bool:
@@ -282,11 +285,14 @@ class Frontier:
     def _busy(self) -> bool:
         return bool(self._ledger or self._in_flight)
 
-    def _arm(self) -> None:
-        """Schedule the next exchange: when the backend wants it, and while pages are in flight."""
+    def _arm(self, *, busy: bool = False) -> None:
+        """Schedule the next exchange: when the backend wants it, and while pages are in flight.
+
+        :param busy: whether one is about to be.
+        """
         if not (self._closing or self._backend.broken):
             self._timer.set_to(self._backend.due)
-            if self._busy:
+            if busy or self._busy:
                 self._timer.set(self._backend.interval)
 
     def _await_due(self) -> None:

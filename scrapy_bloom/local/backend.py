@@ -71,7 +71,7 @@ class LocalBackend(Backend):
         self._spider, self._report, self._engine = crawl.spider, crawl.report, crawl.engine
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
-        self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
+        self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
@@ -134,11 +134,11 @@ class LocalBackend(Backend):
         return False
 
     def __contains__(self, mark: bytes) -> bool:
-        return mark in self._store.seen
+        return mark in self._store.filter
 
     def forget_many(self, marks: Collection[bytes]) -> list[bool]:
         self._changed()
-        return self._store.seen.forget_many(marks)
+        return self._store.filter.forget_many(marks)
 
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
         """Record marks that the next run must not know, or may again."""

@@ -144,7 +144,7 @@ def _add_marks(store: Store, path: Path) -> None:
     if path.exists():
         with path.open("rb") as stream:
             for number, fingerprint in enumerate(read_seen(stream), 1):
-                store.seen.add(fingerprint)
+                store.filter.add(fingerprint)
                 if number % _MARKS == 0:
                     store.commit()
 

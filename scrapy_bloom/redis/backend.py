@@ -229,7 +229,7 @@ class RedisBackend(Backend):
     # Calls
 
     @property
-    def is_full(self) -> bool:  # type: ignore[override]
+    def is_full(self) -> bool:
         """Whether too many entries wait here."""
         return self._queue.is_full
 
@@ -273,9 +273,12 @@ class RedisBackend(Backend):
         return len(self._turns) > 0 or self._starts.running
 
     def _schedule(self) -> None:
-        """Say when the next call is due, as far as is known after one."""
+        """Say when the next call is due, after one: what came meanwhile may gather, too."""
+        self.due = inf
         if self._queue.has_work:
             self._soon(self._pacing.until_call())
+        if self._turns.is_urgent:
+            self._soon(self._pacing.until_urgent())
         if self._starts.running:
             self._soon(upkeep.PATIENT)
         self._look_if_low()

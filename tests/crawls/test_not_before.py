@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.engine import call_later
-from scrapy_bloom.local import backend as local
+from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
 from scrapy_bloom.signals import hold_slot
 
@@ -48,7 +48,7 @@ NO_JITTER = (
 @pytest.fixture
 def restless(monkeypatch):
     """Nothing but its own timers wakes a crawl, which is idle whenever it waits."""
-    for module in frontier, local, pacing:
+    for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", 0.0)
     for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
         if hasattr(ExecutionEngine, name):
@@ -309,7 +309,7 @@ async def test_other_hosts_are_not_held_up(kept, settings, count):
 
 @ensureDeferred
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
-    for module in frontier, local, pacing:
+    for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
     with Pages(fan(busy=busy(LONG))) as pages:
         crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")

@@ -30,7 +30,7 @@ from support.sites import Pages
 
 from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.local import backend as frontier
+from scrapy_bloom.local import backend
 from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.server
@@ -358,7 +358,7 @@ def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
 @ensureDeferred
 async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     caplog.set_level(logging.INFO)
-    chosen = kept(job, BLOOM_CANONICAL="usual", BLOOM_EXACT=True)
+    chosen = kept(job, BLOOM_CANONICAL="usual")
     with site() as pages:
         await crawl(Stopping, chosen, url=pages.url)
         crawler = await crawl(Follower, chosen, url=pages.url)
@@ -366,7 +366,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
         r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
-    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
+    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
         r"Crawl stopped: [1-9]\d* requests? done in this run, \d+ pages known, \d+ links checked,"
@@ -495,7 +495,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
         before = stored_in(job)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "read", read)
-            patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
+            patched.setattr(backend, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert (
@@ -583,8 +583,8 @@ class Heavy:
 async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypatch):
     """Ten seconds pass before the next commit, in which the crawl is over."""
     clock = [0.0]
-    monkeypatch.setattr(frontier, "perf_counter", lambda: clock[-1])
-    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
+    monkeypatch.setattr(backend, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
 
     class Loaded(Follower):
         def parse(self, response):

@@ -11,7 +11,7 @@ from support.kills import items_in
 from support.localsite import LocalSite
 from support.waiting import until
 
-from scrapy_bloom.local import backend as frontier
+from scrapy_bloom.local import backend
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
@@ -110,7 +110,7 @@ class Looking(Follower):
 @ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", (1, 0)), ("machine", (2, 1))])
 async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
-    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl ends before the first one
+    monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl ends before the first one
     with LocalSite(pages=5, links=2) as site:
         settings = {**OURS, "JOBDIR": str(tmp_path / "job"), "BLOOM_COMMIT_SYNC": setting}
         crawler = await crawl(Looking, settings, url=site.url)
