@@ -15,13 +15,20 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, pop_back, run_beside
+from scrapy_bloom.crawl.engine import (
+    Engine,
+    call_later,
+    exit_with_error_code,
+    pop_back,
+    run_beside,
+    write_no_state,
+)
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
@@ -89,7 +96,7 @@ class LocalFrontier:
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings.of(crawler), Engine(crawler)
-        self._engine = engine
+        self._crawler, self._engine = crawler, engine
         self._session = session = Session(crawler, settings, report)
         fingerprinter = session.fingerprinter
         digests = fingerprinter.digests
@@ -246,7 +253,14 @@ class LocalFrontier:
                 self._arm()
                 taken = self._queues.pop(later.held) if later.has_room else None
         except sqlite3.Error as error:
-            self._break(error)
+            self._break(
+                StateError(
+                    f"{self._store.path} cannot be read ({error}); nothing more is written. Start"
+                    f" the crawl again first: it resumes if the disk only failed to read once. If"
+                    f" it is refused then, restore the job directory from a copy, or delete it and"
+                    f" crawl again."
+                )
+            )
             return None
         if self._queues.unreadable:
             errors, self._queues.unreadable = self._queues.unreadable, []
@@ -307,6 +321,8 @@ class LocalFrontier:
         """
         try:
             await self._commit_done(last=last)
+        except BloomError as error:
+            self._break(error)
         except Exception as error:
             self._report.add(stats.COMMIT_ERRORS)
             self._delay = min(_SLOWEST, self._delay * 2)
@@ -370,16 +386,13 @@ class LocalFrontier:
             return
         self._store.meta[STATE] = pickled
 
-    def _break(self, error: Exception) -> None:
-        """Stop writing: the contents of the file cannot be trusted."""
+    def _break(self, error: BloomError) -> None:
+        """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""
         if not self._broken:
             self._broken = True
-            self._report.give_up(
-                StateError(
-                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
-                    f" the job directory from a copy, or delete it and crawl again."
-                )
-            )
+            exit_with_error_code(self._crawler)
+            write_no_state(self._crawler)  # it would not be that of the last commit
+            self._report.give_up(error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:
