@@ -59,6 +59,10 @@ commits slow, such as a large ``spider.state``, takes at most an eleventh of a c
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
+MOST_UNWRITTEN: Final = 1_000
+"""Pages whose items could not be written out. With more, no request is sent: each has its items in
+memory, and is fetched again after a kill."""
+
 
 class LocalFrontier:
     """The requests and marks of a crawl in the file of its job directory.
@@ -134,7 +138,17 @@ class LocalFrontier:
     # What the scheduler calls
 
     def enqueue(self, request: Request) -> bool:
-        """Store a request with its mark; return False if it is a duplicate."""
+        """Store a request with its mark; return False if it is a duplicate.
+
+        If that fails, what led to the request stays, and is fetched again by the next run.
+        """
+        try:
+            return self._enqueue(request)
+        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+            self._leave(request, error)
+            return True
+
+    def _enqueue(self, request: Request) -> bool:
         due = pop_due(request, self._report)
         filtered = not (pop_back(request) or request.dont_filter)
         if filtered and self._session.check(request) is SEEN:
@@ -159,8 +173,8 @@ class LocalFrontier:
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
         request = self._memory.pop(self._later.held_until)
+        row = None
         if request is not None:
-            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
@@ -168,10 +182,14 @@ class LocalFrontier:
                 self._later.await_due()
                 return None
             request, row = taken
-            self._in_flight.start(request, row)
             self._inc("scheduler/dequeued/disk")
         self._inc("scheduler/dequeued")
         self._arm()
+        # Last, as then nothing may be raised: what is in flight and not with the engine is done.
+        if row is None:
+            self._in_flight.start_kept(request)
+        else:
+            self._in_flight.start(request, row)
         return request
 
     def pending(self) -> bool:
@@ -242,7 +260,7 @@ class LocalFrontier:
 
     def _pop(self) -> tuple[Request, int] | None:
         later = self._later
-        if self._broken or not later.has_room:
+        if self._broken or len(self._unwritten) > MOST_UNWRITTEN or not later.has_room:
             return None
         try:
             later.move_due()
@@ -344,13 +362,13 @@ class LocalFrontier:
         if not self._unwritten and not self._store.dirty:
             return
         done, self._unwritten = self._unwritten, []
-        if not await self._items.flush():
-            if not last:
+        written = await self._items.flush()
+        if not written:  # the pages stay stored; what they led to is committed
+            if last:
+                self._items.log_kept(len(done))
+            else:
                 self._unwritten = done + self._unwritten
-                self._delay = min(_SLOWEST, self._delay * 2)
-                return
-            self._items.log_kept(len(done))
-            done = []  # they stay stored, with all they led to
+            done = []
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
@@ -365,7 +383,10 @@ class LocalFrontier:
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
-        self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self._delay = delay if written else max(delay, min(_SLOWEST, self._delay * 2))
+        if len(done) > MOST_UNWRITTEN:
+            self._engine.wake()
         self._report.set_if_used(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
 
@@ -385,6 +406,29 @@ class LocalFrontier:
             )
             return
         self._store.meta[STATE] = pickled
+
+    def _leave(self, request: Request, error: Exception) -> None:
+        """Leave to the next run what led to a request that could not be enqueued."""
+        self._report.once(
+            logging.ERROR,
+            "%s could not be enqueued. The page that led to it is not done: the next run fetches it"
+            " again. More such errors are not shown.",
+            request,
+            failure=error,
+        )
+        try:
+            self._in_flight.leave(request)
+            sure = self._session.withdraw(request)
+        except Exception:  # noqa: BLE001 - no memory
+            sure = False
+        if not sure:
+            self._break(
+                StateError(
+                    f"{self._store.path}: a request could not be enqueued ({error!r}), and neither"
+                    f" could its page be forgotten, so nothing more is written. Start the crawl"
+                    f" again: it resumes from the last commit."
+                )
+            )
 
     def _break(self, error: BloomError) -> None:
         """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""

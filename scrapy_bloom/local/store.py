@@ -169,10 +169,10 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += 1
         queue = self.queues[number]
+        self._touched.add(number)  # first: a count that has changed is always written
         queue.new[row] = body
         queue.size += 1
         self._size += 1
-        self._touched.add(number)
         return row
 
     def take(self, row: int) -> None:
