@@ -25,7 +25,7 @@ URLS = [f"http://example.com/{n}" for n in range(3)]
 def write(job, mark):
     """Let a crawl mark a page and store a request, in one commit."""
     store = job.store
-    store.seen.add(mark)
+    store.filter.add(mark)
     store.push(store.queue("0", None), stored(Request("http://example.com/more")))
     store.commit()
 
@@ -84,7 +84,7 @@ def test_of_two_that_write_the_first_to_see_the_other_ends(job, caplog):
     write(second, MARKS[2])
     assert second.close()
     last = open_job(job, requests=True)
-    assert [mark in last.store.seen for mark in MARKS[:3]] == [True, False, True]
+    assert [mark in last.store.filter for mark in MARKS[:3]] == [True, False, True]
     assert (last.killed, len(last.store)) == (False, 2)
     assert last.close()
 
