@@ -264,6 +264,8 @@ def _plain(file: Any) -> Any:
 
 def _files_in(value: Any, depth: int) -> Iterator[Any]:
     """Yield what is open for writing in a small container, to some depth, or in an exporter."""
+    if isinstance(value, (str, bytes, int, float)):  # asked first, as most are
+        return
     if isinstance(value, (IOBase, StreamReaderWriter, StreamWriter)):
         with suppress(ValueError):  # it is closed, or detached
             if value.writable():
