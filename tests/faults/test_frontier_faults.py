@@ -166,7 +166,8 @@ async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
         await crawl(settings=kept(job), url=site.url)
         assert site.missed == set()
         assert sum(site.repeated.values()) <= 16
-    assert caplog.text.count("MemoryError") >= 1
+    said = caplog.text.count("could not be enqueued. The page that led to it is not done")
+    assert said == (name == "push")  # Scrapy writes down the others, each version elsewhere
 
 
 @ensureDeferred
