@@ -172,8 +172,9 @@ class LocalFrontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request = self._memory.pop(self._later.held_until)
-        row = None
+        if len(self._unwritten) > MOST_UNWRITTEN:
+            return None
+        request, row = self._memory.pop(self._later.held_until), None
         if request is not None:
             self._inc("scheduler/dequeued/memory")
         else:
@@ -260,7 +261,7 @@ class LocalFrontier:
 
     def _pop(self) -> tuple[Request, int] | None:
         later = self._later
-        if self._broken or len(self._unwritten) > MOST_UNWRITTEN or not later.has_room:
+        if self._broken or not later.has_room:
             return None
         try:
             later.move_due()
