@@ -205,7 +205,7 @@ class LocalFrontier:
     def _ready(self) -> int:
         """How many requests may be sent now."""
         here = len(self._memory) - self._memory.later
-        return here + self._queues.size_without(self._later.held)
+        return here + self._queues.ready
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
@@ -265,12 +265,12 @@ class LocalFrontier:
             return None
         try:
             later.move_due()
-            taken = self._queues.pop(later.held)
+            taken = self._queues.pop()
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
                     break
                 self._arm()
-                taken = self._queues.pop(later.held) if later.has_room else None
+                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
             self._break(
                 StateError(
@@ -295,9 +295,11 @@ class LocalFrontier:
         """
         if self._broken or not len(self):
             return
-        if not self._rest_logged and self._later.next_due > time.monotonic() + REST:
+        due, resting = self._later.next_due, len(self) - self._ready
+        # None rests if what there is was enqueued by a handler before this one.
+        if resting and not self._rest_logged and due > time.monotonic() + REST:
             self._rest_logged = True
-            report_rest(self._report, len(self) - self._ready, self._later.next_due)
+            report_rest(self._report, resting, due)
         raise DontCloseSpider
 
     def _keep_in_memory(

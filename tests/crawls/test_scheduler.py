@@ -493,7 +493,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
         await crawl(Stopping, kept(job), url=pages.url)
         before = stored_in(job)
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "read", read)
+            patched.setattr(Store, "rows", read)
             patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
