@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import (
     Engine,
-    call_later,
+    Timer,
     exit_with_error_code,
     pop_back,
     run_beside,
@@ -56,6 +56,10 @@ INTERVAL: Final = 0.05
 PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
+
+MOST_NEW: Final = 16 << 20
+"""The next commit does not wait so long once it has so many bytes of requests: they are in memory
+until then, and a slow one after many of them would let many more pile up."""
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -123,7 +127,7 @@ class LocalFrontier:
         self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
         self._delay = INTERVAL
-        self._timer: Any = None
+        self._timer = Timer(self._tick)
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
         _report_opened(report, job, len(self), unclean=unclean or job.killed)
@@ -241,10 +245,9 @@ class LocalFrontier:
         (4) Release the job directory
         """
         self._closing = True
+        self._timer.cancel()
         if self._ticking is not None:
             await self._ticking
-        elif self._timer is not None:
-            self._timer.cancel()
         self._later.close()
         self._note_state()
         await self._commit(last=True)
@@ -320,16 +323,18 @@ class LocalFrontier:
     # Commits
 
     def _arm(self) -> None:
-        """Schedule the next commit."""
-        if self._timer is None and not self._closing:
-            self._timer = call_later(self._delay, self._tick)
+        """Schedule the next commit, soon if much waits for it in memory, unless commits fail."""
+        if self._closing or self._ticking is not None:
+            return
+        hurries = self._store.new_bytes > MOST_NEW and not (self._failing or self._unwritten)
+        self._timer.set(INTERVAL if hurries else self._delay)
 
     def _tick(self) -> None:
         self._ticking = Deferred.fromCoroutine(self._commit())
         self._ticking.addBoth(self._ticked)
 
     def _ticked(self, _: None) -> None:
-        self._timer = self._ticking = None
+        self._ticking = None
         self._later.note_committed()
         busy = len(self._in_flight) or self._unwritten or self._store.dirty
         if busy and not self._broken:

@@ -103,6 +103,7 @@ class Store:
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
+        new_bytes: size of the requests that the next commit writes: until then they are in memory.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Store:
         self._touched.add(number)  # first: a count that has changed is always written
         queue.new[row] = body
         queue.size += 1
+        self.new_bytes += len(body)
         self._size += 1
         return row
 
@@ -185,8 +187,10 @@ class Store:
         """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
-        if queue.new.pop(row, None) is None:
+        if (body := queue.new.pop(row, None)) is None:
             self._gone.add(row)
+        else:
+            self.new_bytes -= len(body)
         if row in self._taken:
             self._taken.remove(row)
             queue.taken -= 1
@@ -290,6 +294,7 @@ class Store:
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
+        self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
@@ -399,6 +404,7 @@ class Store:
             if not queue.size:  # nor has it a row any more
                 del self.queues[number], self._numbers[queue.path]
                 self._free.append(number)
+        self.new_bytes = 0
         self._touched.clear()
         self._gone.clear()
         self._stored_meta = dict(self.meta)

@@ -599,6 +599,31 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
 
 
 @ensureDeferred
+async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
+    """They stay there until the next commit, which waits the longer the more it writes."""
+    monkeypatch.setattr(frontier, "PAUSE", 1e6)
+    monkeypatch.setattr(frontier, "INTERVAL", 0)
+    monkeypatch.setattr(frontier, "MOST_NEW", 50_000)
+    sizes = []
+    commit = Store.commit
+
+    def counted(self, **how):
+        sizes.append(self.new_bytes)
+        commit(self, **how)
+
+    class Large(Follower):
+        def request(self, response, href):
+            return response.follow(href, meta={"large": bytes(20_000)})
+
+    monkeypatch.setattr(Store, "commit", counted)
+    with site() as pages:
+        await crawl(Large, kept(job, CONCURRENT_REQUESTS=1), url=pages.url)
+    assert pages.missed == set()
+    assert len(sizes) > 9
+    assert max(sizes) < 500_000  # one page has up to nine links
+
+
+@ensureDeferred
 async def test_a_spider_state_that_cannot_be_pickled_is_logged(job, caplog):
     class Locked(Remembering):
         def parse(self, response):
