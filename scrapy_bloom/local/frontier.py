@@ -33,6 +33,7 @@ from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC, Settings
 from scrapy_bloom.signals import forget_page, hold_slot
@@ -115,6 +116,7 @@ class LocalFrontier:
             job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine, memory)
+            self._starts = Starts(job.store, self._queues)
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = False
@@ -162,8 +164,14 @@ class LocalFrontier:
                     self._in_flight.note_duplicate(request, mark)
             self._arm()
             return False
+        is_start = not (filtered or due) and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start else b""
+        if digest and self._starts.take(digest):
+            return True
         error = self._later.push(request, due) if due else self._queues.push(request)
         if error is None:
+            if digest:
+                self._starts.note(digest, self._queues.row)
             self._inc("scheduler/enqueued/disk")
         else:
             self._keep_in_memory(request, error, due, filtered=filtered)

@@ -62,7 +62,8 @@ class Queues:
     :raises StateError: if the store has requests in queues that these classes would not read.
 
     Attributes:
-        row: that of the request a bucket returned last: Scrapy's classes pass on only the request.
+        row: that of the request a bucket has got or returned last: Scrapy's classes pass on only
+            the request.
         size: how many requests the buckets have: Scrapy's classes add up those of all slots.
         unreadable: why stored requests could not be read; the caller empties it.
         by_slot: whether each download slot has queues of its own.
@@ -194,6 +195,7 @@ class Bucket:
             ahead.append(row)
         self._size += 1
         self._queues.size += 1
+        self._queues.row = row
 
     def pop(self) -> Request | None:
         """Take the next readable request; its row stays in the store until it is done."""

@@ -217,6 +217,11 @@ class Store:
         """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
         return ((row, self.get(row)) for row in self.rows(number, newest=newest))
 
+    def has(self, row: int) -> bool:
+        """Return whether a request was not done at the last commit."""
+        asked = "SELECT 1 FROM requests WHERE id = ?"
+        return self._database.execute(asked, (row,)).fetchone() is not None
+
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
 

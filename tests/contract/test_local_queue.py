@@ -12,6 +12,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 
 
@@ -72,3 +73,30 @@ def test_what_waits_is_on_disk_however_large(make, disk):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3_000_000  # the filter, and what SQLite gives
+
+
+def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
+    """Each run stored them once more. One that was done, or has changed, is a new one."""
+    requests = [Request(f"http://a/{number}", dont_filter=True) for number in range(300)]
+    queues = make()
+    starts = Starts(queues.store, queues)
+    for request in (*requests, requests[7]):
+        digest = starts.digest(request)
+        assert not starts.take(digest)
+        assert queues.push(request) is None
+        starts.note(digest, queues.row)
+    queues.store.commit()
+    for _ in range(5):
+        queues.store.done(queues.pop()[1])
+    queues.store.commit()
+    for _ in range(2):
+        queues = make()
+        starts = Starts(queues.store, queues)
+        twice = [request for request in requests if starts.take(starts.digest(request))]
+        assert twice == requests[5:]
+        assert not starts.take(starts.digest(requests[9]))
+        assert starts.take(starts.digest(requests[7]))
+        changed = requests[6].replace(meta={"page": 1})
+        assert not starts.take(starts.digest(changed))
+        queues.store.commit()
+    assert max(len(queues.store.meta[key]) for key in queues.store.meta if "starts" in key) < 5_000

@@ -599,6 +599,23 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
 
 
 @ensureDeferred
+async def test_start_requests_that_wait_are_not_stored_again_by_each_run(job):
+    class Many(Follower):
+        async def start(self):
+            for number in range(20):
+                yield Request(f"{self.url}?{number}", dont_filter=True)
+
+    stops = {"CLOSESPIDER_PAGECOUNT": 4, "CONCURRENT_REQUESTS": 1}
+    with Pages({"/": []}) as pages:
+        crawlers = [await crawl(Many, kept(job, **stops), url=pages.url + "/") for _ in range(3)]
+        await crawl(Many, kept(job), url=pages.url + "/")
+    waiting = [stat(crawler, "pending") for crawler in crawlers]
+    # What a run has done is stored again by the next one, as start() wants: but not what waits.
+    assert max(waiting) <= 20
+    assert set(pages.hits) == {f"/?{number}" for number in range(20)}
+
+
+@ensureDeferred
 async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
     """They stay there until the next commit, which waits the longer the more it writes."""
     monkeypatch.setattr(frontier, "PAUSE", 1e6)
