@@ -60,7 +60,7 @@ def test_a_priority_queue_may_want_to_wait(make, base):
 @pytest.mark.parametrize("disk", [PickleFifoDiskQueue, PickleLifoDiskQueue])
 def test_what_waits_is_on_disk_however_large(make, disk):
     """Requests were read ahead by their number, so that large ones filled the memory."""
-    queues = make(disk=disk)
+    queues = make(ScrapyPriorityQueue, disk)
     tracemalloc.start()
     for number in range(40):
         meta = {"page": bytes(200_000), "number": number}
@@ -69,7 +69,7 @@ def test_what_waits_is_on_disk_however_large(make, disk):
     first = range(10) if disk is PickleFifoDiskQueue else range(30, 40)
     for _ in range(2):
         assert sorted(queues.pop()[0].meta["number"] for _ in range(10)) == [*first]
-        queues = make(disk=disk)
+        queues = make(ScrapyPriorityQueue, disk)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3_000_000  # the filter, and what SQLite gives
