@@ -338,6 +338,8 @@ class LocalFrontier:
         self._timer.set(INTERVAL if hurries else self._delay)
 
     def _tick(self) -> None:
+        if self._ticking is not None:  # a handler of `before_commit` has set the timer
+            return
         self._ticking = Deferred.fromCoroutine(self._commit())
         self._ticking.addBoth(self._ticked)
 
