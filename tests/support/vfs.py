@@ -89,10 +89,10 @@ _kept = []  # what SQLite has pointers to
 
 
 def install():
-    """Have the connections that are opened from now on use the layer."""
-    if _kept:
-        return
+    """Have the connections that are opened from now on use the layer, if there can be one."""
     library = find()
+    if _kept or library is None:
+        return
     library.sqlite3_vfs_find.restype = ctypes.POINTER(_Layer)
     original = library.sqlite3_vfs_find(None)
     layer = _Layer.from_buffer_copy(original.contents)
