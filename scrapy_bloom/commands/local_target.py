@@ -35,7 +35,7 @@ from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
 from scrapy_bloom.local.store import NAME, Store
 
-_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
 class LocalTarget:
@@ -54,7 +54,8 @@ class LocalTarget:
 
     def __init__(self, path: Path, project: Project) -> None:
         self.name = str(path.parent if path.name == NAME else path)
-        self.path = path if path.name == NAME or path.is_file() else path / NAME
+        path = path if path.name == NAME or path.is_file() else path / NAME
+        self._folder, self.path = path.parent, file.followed(path)
         self._project = project
 
     # Inspecting
@@ -91,13 +92,12 @@ class LocalTarget:
         :raises StateError: if marks without their requests would be copied.
         """
         with self._reading() as store:
-            folder = self.path.parent
-            plain = store.meta.get(KIND) != REQUESTS
-            if plain and (not store.clean or waits_with_scrapy(folder)):
+            plain, folders = store.meta.get(KIND) != REQUESTS, {self._folder, self.path.parent}
+            if plain and (not store.clean or any(map(waits_with_scrapy, folders))):
                 raise StateError(
                     f"{self.name}: its requests are in Scrapy's own queue,"
-                    f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
-                    f" be fetched. Let the crawl finish, or resume it once with"
+                    f" {self._folder / SCRAPYS_QUEUE}, and without them the pages that wait would"
+                    f" never be fetched. Let the crawl finish, or resume it once with"
                     f" scrapy_bloom.Scheduler, which takes them over."
                 )
             yield store
@@ -181,7 +181,7 @@ class LocalTarget:
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
+        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self._folder)}
         return store
 
     def _remove(self) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
     from scrapy_bloom.crawl.outcomes import Ended, Failure
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.errors import BloomError
     from scrapy_bloom.settings import Settings
 
 
@@ -151,6 +152,10 @@ class Backend(ABC):
         :param busy: whether pages are in flight, or done and not released.
         :param held: whether requests wait in memory.
         """
+
+    @abstractmethod
+    def give_up(self, error: BloomError) -> None:
+        """Exchange nothing more, and end the crawl."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
         """Take no more; what was not begun goes back with the last exchange."""

@@ -83,6 +83,7 @@ class Engine:
         self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
+        self._with_spider: WeakSet[Request] = WeakSet()
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
         watched = (
             (engine, "_download"),
@@ -129,6 +130,11 @@ class Engine:
         """Whether the spider is being closed."""
         return getattr(self._engine._slot, "closing", None) is not None  # noqa: SLF001 - see above
 
+    @property
+    def pipelines(self) -> tuple[Any, ...]:
+        """The item pipelines."""
+        return tuple(getattr(self._scraper.itemproc, "middlewares", ()))
+
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
@@ -136,14 +142,13 @@ class Engine:
     def take_back(self, slot: str, **meta: object) -> None:
         """Have the requests that wait in a download slot enqueued again, with this in their meta.
 
-        What somebody awaits there stays, such as ``robots.txt``.
+        What somebody awaits there stays, such as ``robots.txt``, and what cannot be copied.
         """
         queue: Any = getattr(self._engine.downloader.slots.get(slot), "queue", ())
         for request, response in [*queue]:
-            if request.callback is not NO_CALLBACK:
+            if request.callback is not NO_CALLBACK and (back := copy_to_go_back(request, **meta)):
                 queue.remove((request, response))
-                again = request.replace(meta={**request.meta, BACK: True, **meta})
-                response.callback(again)  # as if a downloader middleware had answered with it
+                response.callback(back)  # as if a downloader middleware had answered with it
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
@@ -275,8 +280,8 @@ class Engine:
 
     def _request_of(self, response: Any) -> Request | None:
         """Return the request of the scheduler to which something was the response."""
-        request = getattr(response, "request", None)
-        return self._sent_as.get(request, request) if self._sent_as else request
+        request: Request | None = getattr(response, "request", None)
+        return request if request is None else self._sent_as.get(request, request)
 
     def _note_output(self, output: Any, by: Request | None) -> None:
         if isinstance(output, Request) and self._yielded_by.setdefault(output, by) is not by:
@@ -393,9 +398,9 @@ class Downloads:
 
 
 def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -> None:
-    """Call `note` with each result of the downloader and its request, before the engine has it.
+    """Call `note` with each response, failure or request out of the downloader, and its request.
 
-    A result is a response, a failure, or a request that a middleware has made of the other one.
+    If this version of Scrapy does not show them, nothing is watched.
     """
     engine: Any = engine_of(crawler)
     handle = getattr(engine, "_handle_downloader_output", None)
@@ -403,10 +408,24 @@ def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -
         return
 
     def watched_handle(result: Any, request: Request) -> Any:
-        note(result, request)
+        with suppress(Exception):  # their meta may be anything
+            note(result, request)
         return handle(result, request)
 
     engine._handle_downloader_output = watched_handle  # noqa: SLF001 - see above
+
+
+def copy_to_go_back(request: Request, **meta: object) -> Request | None:
+    """Return a copy of a request that goes back before it was sent; None if it cannot be copied.
+
+    A class of the project's may need further arguments, and a middleware may have set a priority
+    that Scrapy refuses in a new request.
+
+    :param meta: is added to its meta.
+    """
+    with suppress(Exception):
+        return request.replace(meta={**request.meta, BACK: True, **meta})
+    return None
 
 
 def pop_back(request: Request) -> bool:

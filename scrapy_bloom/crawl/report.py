@@ -217,7 +217,8 @@ class Report:
     def closed(self) -> None:
         """Log a summary of this run, if anything was checked."""
         self.flush()
-        checked, account = self._get(stats.CHECKED), self.account
+        checked = self._get(stats.CHECKED)
+        account = None if self._gave_up else self.account  # else it is not known what is stored
         if account is not None and (account.pages or checked):
             text = f"{account}; {self._loss()}."
             self.once(logging.INFO, "Crawl stopped: %s", text)

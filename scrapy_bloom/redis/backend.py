@@ -316,6 +316,9 @@ class RedisBackend(Backend):
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
             return  # the worker logs it and retries
+        self.give_up(error)
+
+    def give_up(self, error: BloomError) -> None:
         self.broken = True
         self._starts.stop()
         self._report.give_up(error)
