@@ -103,7 +103,6 @@ class Engine:
         self._sent: Request | None = None
         self._downloading: set[Request] = set()
         self._sent_as: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
-        self._with_spider: WeakSet[Request] = WeakSet()
 
     def sent(self, request: Request) -> None:
         """Record that the scheduler returns a request now. What the engine does not take is done.

@@ -221,8 +221,8 @@ class Frontier:
             self._backend.give_up(
                 StateError(
                     f"A request could not be enqueued ({error!r}), and neither could its page be"
-                    f" forgotten, so nothing more is stored. Start the crawl again: it resumes from"
-                    f" what was stored last."
+                    f" forgotten, so nothing more is written. Start the crawl again: it resumes"
+                    f" from what was written last."
                 )
             )
 

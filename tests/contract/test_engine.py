@@ -2,6 +2,7 @@
 
 from collections import deque
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from scrapy import Request
@@ -18,7 +19,8 @@ from scrapy_bloom.crawl.engine import BACK, Engine
 def crawler():
     """A crawler whose engine does nothing."""
     crawler = get_crawler()
-    scraper = SimpleNamespace(handle_spider_error=None, _process_spidermw_output=None)
+    names = "handle_spider_error", "_process_spidermw_output", "_scrape", "call_spider_async"
+    scraper = SimpleNamespace(**dict.fromkeys(names))
     crawler.engine = SimpleNamespace(
         _slot=SimpleNamespace(inprogress=set()),
         _download=lambda request: request,
@@ -66,7 +68,7 @@ def test_what_cannot_be_copied_is_not_taken_back(crawler, odd):
 )
 def test_a_page_may_have_led_to_others_once_the_spider_has_its_answer(crawler, result, led):
     engine, request = Engine(crawler), Request("http://a.test/")
-    engine.watch(print)
+    engine.watch(Mock())
     engine.sent(request)
     send(crawler, request)
     assert not engine.may_have_led_to_others(request)

@@ -22,7 +22,7 @@ class Engine:
 def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     """Each page is stored in memory only, yields the next one, and links to the one before."""
     engine = Engine()
-    pages = in_flight.InFlight(engine, Report(get_crawler()))
+    pages = in_flight.InFlight(engine, Report(get_crawler()), None)
     page, costs = Request("http://a.test/"), []
     pages.start(page, "its row")
     for number in range(500):
@@ -40,12 +40,12 @@ def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
 def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has():
     """Those without an answer, or with a retry in their place, were fetched twice after a kill."""
     engine = Engine()
-    pages = in_flight.InFlight(engine, Report(get_crawler()))
+    pages = in_flight.InFlight(engine, Report(get_crawler()), None)
     requests = [Request(f"http://a.test/{number}") for number in range(3)]
     for number, request in enumerate(requests):
         pages.start(request, number)
     engine.answered.add(requests[1])
     held = pages.keep(Request("http://a.test/held"), TypeError("a lambda"))
-    assert [visit.row for visit in pages.pop_done()] == [0, 2]
+    assert [visit.taken for visit in pages.pop_done()] == [0, 2]
     pages.start_kept(held)
-    assert [visit.row for visit in pages.pop_done()] == [None, 1]
+    assert [visit.taken for visit in pages.pop_done()] == [None, 1]

@@ -64,7 +64,7 @@ class Job:
         names = []
         while (taken := self.queues.pop()) is not None:
             names.append(taken[0].url.rpartition("/")[2])
-            self.store.done(taken[1])
+            self.store.done(taken[1].row)
         return names
 
     def kill(self):
@@ -142,9 +142,9 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     for slot in "ba":
         assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
     for _ in range(2):
-        request, row = job.queues.pop()
+        request, taken = job.queues.pop()
         assert slot_of(request) == "b"
-        job.store.done(row)
+        job.store.done(taken.row)
     assert job.queues.pop() is None
     assert (len(job.queues), job.queues.ready) == (4, 0)
     job.store.commit()
@@ -192,8 +192,8 @@ def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
         assert job.queues.push(Request(f"http://a/{number}")) is None
     aside = []
     while job.later.has_room:
-        request, row = job.queues.pop()
-        assert job.later.postpone(request, row, job.now + 20)
+        request, taken = job.queues.pop()
+        assert job.later.postpone(request, taken, job.now + 20)
         aside.append(request.url.rpartition("/")[2])
     assert len(aside) == 100
     assert len(job.store) == 150

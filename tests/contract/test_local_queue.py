@@ -84,10 +84,10 @@ def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
         digest = starts.digest(request)
         assert not starts.take(digest)
         assert queues.push(request) is None
-        starts.note(digest, queues.row)
+        starts.note(digest, queues.taken.row)
     queues.store.commit()
     for _ in range(5):
-        queues.store.done(queues.pop()[1])
+        queues.store.done(queues.pop()[1].row)
     queues.store.commit()
     for _ in range(2):
         queues = make()
