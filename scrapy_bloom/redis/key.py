@@ -301,13 +301,13 @@ class SharedKey:
     def _send(self, call: Call) -> list[bytes]:
         """Run the script for a call; add a slice if there must be one. Return what it answers."""
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        next_slice, patience = "", 2.0 ** min(call.tries, _DOUBLED)
+        next_slice = ""
+        self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
         call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
                 *("mark" if plain else "call", self._key),
                 *self._arguments(call, next_slice, plain=plain),
-                patience=patience,
             )
             if word != b"slices":
                 break

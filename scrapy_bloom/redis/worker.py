@@ -77,6 +77,7 @@ class Worker:
     Attributes:
         client: of redis-py; safe to use from any thread.
         error: of the last failed call.
+        patience: see :class:`Deadline`; of the next call.
         usable: set while the server is available, as far as is known.
         round_trips: calls to Redis.
         outages: how often Redis became unavailable.
@@ -85,7 +86,7 @@ class Worker:
 
     def __init__(self, server: Server, timeout: float) -> None:
         self.address = server.address()
-        self.timeout = timeout
+        self.timeout, self.patience = timeout, 1.0
         self.round_trips = self.outages = self.requeued = 0
         self.usable = threading.Event()
         self.usable.set()
@@ -107,13 +108,10 @@ class Worker:
         """Turn what the client raises into a :class:`BackendError`."""
         return self._server.explained()
 
-    def run(
-        self, name: str, key: str, *arguments: object, probe: bool = False, patience: float = 1.0
-    ) -> list[Any]:
+    def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
         """Run a script of ``lua/`` on a key; return its answer.
 
         :param probe: whether to try even if the last call failed.
-        :param patience: see :class:`Deadline`.
         :raises BackendError: if there was no answer. The script may have run.
         """
         if not (probe or self.usable.is_set()):
@@ -121,7 +119,7 @@ class Worker:
         self.round_trips += 1
         try:
             act = partial(self._evaluate, name, key, arguments)
-            answer = self._with_deadline(act, Deadline(self.timeout, patience))
+            answer = self._with_deadline(act, Deadline(self.timeout, self.patience))
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
                 self.client.close()  # the next reply on it would not be ours either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")

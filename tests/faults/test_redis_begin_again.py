@@ -218,7 +218,7 @@ class FlakyWorker(Worker):
     def start_heartbeats(self, beat):
         """The world says when one is due."""
 
-    def run(self, name, key, *arguments, **_options):
+    def run(self, name, key, *arguments, probe=False):  # noqa: ARG002
         world = self.world
         call = name, [key, beginning(key)], arguments
         if not self.calm and world.chance.random() < 0.04:
