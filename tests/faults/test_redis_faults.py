@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
+from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
@@ -19,10 +20,12 @@ from support.queues import Crawler, left
 from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
 
+from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.reporting import write_stats
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
@@ -222,6 +225,18 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
         assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
         assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
         assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
+
+
+def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
+    """The last line of a crawl said that none were."""
+    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as worker:
+        worker.offer(*range(22))
+        with proxy.down(), pytest.raises(BackendError):
+            worker.exchange()
+        said = {}
+        report = SimpleNamespace(set=said.__setitem__, set_if_used=lambda *_: None)
+        write_stats(report, worker.queue, later=0)
+        assert said[stats.PENDING] == 22
 
 
 # Losses: the worker continues with what the server has
