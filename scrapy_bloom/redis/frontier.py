@@ -58,6 +58,7 @@ from scrapy_bloom.settings import (
     Settings,
 )
 from scrapy_bloom.signals import forget_page, hold_slot
+from scrapy_bloom.values import LONGEST
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -198,7 +199,7 @@ class SharedFrontier:
     def hold(self, request: Request, seconds: float) -> bool:
         """Have all workers leave the slot of a request alone; return that it was done."""
         self._queue.next_call.holds.update(self._turns.hold(request, seconds))
-        self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
+        self._engine.take_back(self._engine.slot_of(request), **{DELAY: min(seconds, LONGEST)})
         self._note_ended()
         self._soon(self._pacing.until_urgent())
         return True

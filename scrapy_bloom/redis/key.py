@@ -50,6 +50,10 @@ _NO_REQUESTS: Final = (
 _HAS_REQUESTS: Final = (
     ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
 )
+
+_DOUBLED: Final = 4
+"""How many repetitions double the time that a byte may take: workers may share a slow link."""
+
 AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
@@ -97,6 +101,7 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         postponed: ids of requests that are to wait, each until when; likewise.
+        tries: how often it was sent.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -113,6 +118,7 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     postponed: list[tuple[bytes, float]] = field(default_factory=list)
+    tries: int = 0
 
 
 class Answer(NamedTuple):
@@ -296,6 +302,8 @@ class SharedKey:
         """Run the script for a call; add a slice if there must be one. Return what it answers."""
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
         next_slice = ""
+        self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
+        call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
                 *("mark" if plain else "call", self._key),

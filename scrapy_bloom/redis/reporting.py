@@ -125,7 +125,8 @@ def write_stats(report: Report, queue: SharedQueue, *, later: int) -> None:
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
-    report.set(stats.PENDING, queue.waiting)
+    # What was sent may be there, and its answer lost.
+    report.set(stats.PENDING, queue.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 

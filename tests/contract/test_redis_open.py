@@ -241,7 +241,8 @@ def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
         *(("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
         *(("seq", "-1"), ("waiting", b"\xff"), ("forgotten", None)),
         *(("slices", "x"), ("slices", None), ("window", "9.0"), ("window", None)),
-        *(("first", "x"), ("first", None)),
+        *(("first", "x"), ("first", None), ("epoch", b"\xff"), ("plan", b"\xff")),
+        *((name, b"\xff") for name in ("slices", "first", "window", "seq")),
     ],
 )
 def test_a_forged_or_torn_header_is_refused(server, key, field, value):

@@ -23,7 +23,8 @@
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease
 --   a:WORKER         DIGITS IDS: the answer to that call
--- KEYS[2]  the prefix of all other keys:
+-- KEYS[2]  the prefix of all other keys. No key may ever have this very name: because it is missing, a Redis Cluster
+--          refuses all scripts while their slot moves to another node (TRYAGAIN), and none finds only some of its keys:
 --   queue            sorted set of the waiting requests, see _queue.lua
 --   later            sorted set: waiting requests that may not be sent yet -> when they may
 --   turns            sorted set: download slot with requests -> when it is served next

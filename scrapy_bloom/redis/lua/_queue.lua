@@ -51,6 +51,24 @@ local function turn_of(slot)
   return turn and tonumber(turn), frees
 end
 
+-- Forget slots without requests that are free again, at most so many, and their paces. Whoever adds some forgets twice
+-- as many, so that there are never more than may be needed.
+local function drop_free(most)
+  local slots = call('ZRANGEBYSCORE', frees, '-inf', format_time(clock), 'LIMIT', '0', most)
+  if #slots == 0 then return end
+  call('ZREM', frees, unpack(slots))
+  if call('EXISTS', delays) == 0 then return end
+  for _, slot in ipairs(slots) do
+    if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
+  end
+end
+
+-- Likewise forget holds that are over.
+local function drop_held(most)
+  local slots = call('ZRANGEBYSCORE', holds, '-inf', format_time(clock), 'LIMIT', '0', most)
+  if #slots > 0 then call('ZREM', holds, unpack(slots)) end
+end
+
 local function enqueue(member)
   call('ZADD', queue, '0', member)
   await_turn(slot_of(member))

@@ -3,6 +3,7 @@
 -- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
 -- server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, SCANNED, DAY = 1, 300, 86400
+local MOST_DEAD = 200  -- tombstones that are kept: each sweep reads them all. Without one a worker starts over
 
 -- Set `clock`. Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
 --
@@ -23,19 +24,24 @@ end
 
 -- Bury the workers that have missed their lease. Return how many are alive.
 local function bury(lease, patient)
-  local alive, longest = 0, 0
+  local alive, longest, dead = 0, 0, {}
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
       local number, ends, delay = read_worker(call('HGET', header, field))
       if ends == 'dead' then
-        if now - delay > DAY then call('HDEL', header, field) end
+        dead[#dead + 1] = {field = field, since = delay}
       elseif patient and not is_valid(ends, lease) then
         call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
         call('HDEL', header, 'a:' .. field:sub(3))
+        dead[#dead + 1] = {field = field, since = now}
       else
         alive, longest = alive + 1, math.max(longest, delay or 0)
       end
     end
+  end
+  table.sort(dead, function(one, other) return one.since > other.since end)
+  for i, tombstone in ipairs(dead) do
+    if i > MOST_DEAD or now - tombstone.since > DAY then call('HDEL', header, tombstone.field) end
   end
   call('HSET', header, 'delay', string.format('%.3f', longest))
   return alive
@@ -68,14 +74,8 @@ local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
   if queued + failed_now > 0 then count() end
-  local over = format_time(clock)
-  for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
-    call('ZREM', frees, slot)
-    if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
-  end
-  for _, slot in ipairs(call('ZRANGEBYSCORE', holds, '-inf', over, 'LIMIT', '0', PORTION)) do
-    call('ZREM', holds, slot)
-  end
+  drop_free(PORTION)
+  drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
   return queued, failed_now
 end

@@ -148,8 +148,9 @@ local function set_paces()
   while at <= #paces do
     local slot, delay, jitter
     slot, delay, jitter, at = struct.unpack('>Hc0dd', paces, at)
-    local before, turn, key = read_pace(call('HGET', delays, slot)), turn_of(slot)
-    if delay == own_delay and jitter == own_jitter then
+    local turn, key = turn_of(slot)
+    local before = read_pace(call('HGET', delays, slot))
+    if not turn or delay == own_delay and jitter == own_jitter then  -- nothing would remove it without a turn
       call('HDEL', delays, slot)
     else
       call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
@@ -160,16 +161,17 @@ end
 
 -- Leave slots alone for a time.
 local function set_holds()
-  local at = 1
+  local at, many = 1, 0
   while at <= #held do
     local slot, seconds
     slot, seconds, at = struct.unpack('>Hc0d', held, at)
-    some_held = true
+    some_held, many = true, many + 1
     local ends = clock + seconds * SECOND
     if ends > hold_of(slot) then call('ZADD', holds, format_time(ends), slot) end
     local turn, key = turn_of(slot)
     if turn then set_turn(key, slot, turn) end
   end
+  if many > 0 then drop_held(math.min(2 * many, PORTION)) end
 end
 
 -- Let requests that this worker has wait: their host is left alone.
@@ -193,7 +195,7 @@ local function describe_turn(start, following, pace)
   return string.format('%d %d ', start, following) .. pace
 end
 
-local names, values, gone, passed, room_left, next_turns = {}, {}, {}, {}, room, {}
+local names, values, gone, passed, room_left, next_turns, freed = {}, {}, {}, {}, room, {}, 0
 local horizon = clock + ahead * SECOND  -- of turns that come until then, requests are taken
 
 -- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
@@ -233,6 +235,7 @@ local function serve(slot, turn, listed, room)
     call('ZREM', turns, slot)
     if some > 0 and delay > 0 then
       call('ZADD', frees, format_time(following), slot)
+      freed = freed + 1
     elseif listed and not call('ZSCORE', frees, slot) then
       call('HDEL', delays, slot)
     end
@@ -252,6 +255,17 @@ local function due(most, is_busy)
   return busy_slots, times, true
 end
 
+-- Return the paces of slots that have one in `delays`. Lua can hand on some 8,000 values at once.
+local function paces_of(slots)
+  if #slots <= PORTION then return #slots > 0 and call('HMGET', delays, unpack(slots)) or {} end
+  local listed = {}
+  for first = 1, #slots, PORTION do
+    local some = call('HMGET', delays, unpack(slots, first, math.min(first + PORTION - 1, #slots)))
+    for i = 1, #some do listed[first + i - 1] = some[i] end
+  end
+  return listed
+end
+
 local function take()
   local is_busy, many, left, at = {}, 0, want, 1
   handed_out = {}
@@ -262,7 +276,7 @@ local function take()
   end
   for _ = 1, PORTION do
     local slots, times, all_busy = due(left + many, is_busy)
-    local listed, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
+    local listed, progress = paces_of(slots), false
     for i, slot in ipairs(slots) do
       -- A slow host with a delay would fill the worker.
       if left > 0 and room_left > 0 and not (all_busy and slot ~= '' and read_pace(listed[i]) > 0) then
@@ -280,6 +294,7 @@ local function take()
     call('ZREM', queue, unpack(gone))
     call('HSET', taken, unpack(values))
   end
+  if freed > 0 then drop_free(2 * freed) end
   ids = table.concat(names)
   if left == 0 or room_left <= 0 then return end
   next_turn = -1
