@@ -52,8 +52,8 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
     :param project: of the spider whose it is from now on; of the job's spider if it names none.
     """
     with (
+        lock_job(source.path.parent),  # what a crawl still writes would not be in the copy
         source.copying() as store,
-        lock_job(source.path.parent),  # while a crawl goes on, pages would be fetched twice
         target.connected() as worker,
     ):
         filter_, identity = store.filter, identity_in(store)

@@ -154,7 +154,10 @@ def _read_lifo(path: Path) -> Iterator[bytes]:
 
 
 def _read_fifo(path: Path) -> Iterator[bytes]:
-    """Each request follows its size, in files of so many requests."""
+    """Each request follows its size, in files of so many requests.
+
+    A killed run has written what it pushed behind the last request that ``info.json`` counts.
+    """
     info = json.loads((path / "info.json").read_bytes())
     number, position, offset = info["tail"]
     left = info["size"]
@@ -168,7 +171,12 @@ def _read_fifo(path: Path) -> Iterator[bytes]:
                     raise ValueError(f"it ends before its last {left:,} requests")
                 yield request
                 left -= 1
+            if not left and file.read(1):
+                raise ValueError("it holds more requests than its info.json counts")
         number, position, offset = number + 1, 0, 0
+    behind = path / f"q{number:05d}"  # a full file is followed by an empty one
+    if behind.exists() and behind.stat().st_size:
+        raise ValueError("it holds more requests than its info.json counts")
 
 
 def _read_sqlite(path: Path) -> Iterator[bytes]:

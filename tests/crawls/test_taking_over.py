@@ -7,6 +7,7 @@ import sqlite3
 import struct
 import tracemalloc
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -152,6 +153,25 @@ def test_a_queue_that_is_not_whole_is_not_read(tmp_path, name, harm):
         file.write_bytes(file.read_bytes() + b"one more\0\0\0\x08")
     with pytest.raises((ValueError, struct.error)):
         [*read_queue(path, QueueKind.of("", getattr(squeues, name)))]
+
+
+@pytest.mark.parametrize("chunk", [7, 30, 100])
+@pytest.mark.parametrize("pushed", [1, 30, 100])
+def test_what_a_killed_run_pushed_shows_behind_the_last_request_that_is_counted(
+    tmp_path, chunk, pushed
+):
+    """Whatever it popped, and whatever the times of the files are."""
+    path, kind = tmp_path / "0", QueueKind.of("", squeues.PickleFifoDiskQueue)
+    lifo(path, count=90, kind=partial(queue.FifoDiskQueue, chunksize=chunk))
+    assert len([*read_queue(path, kind)]) == 90
+    killed = queue.FifoDiskQueue(path)
+    for number in range(pushed):
+        killed.push(b"new %d" % number)
+        assert killed.pop()
+    with pytest.raises((ValueError, OSError)):
+        [*read_queue(path, kind)]
+    killed.close()
+    assert len([*read_queue(path, kind)]) == 90
 
 
 def test_a_large_queue_is_never_in_memory_as_a_whole(tmp_path):
