@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -72,6 +72,18 @@ def stored_holds(store: Store) -> dict[str, float]:
     return {slot: end for slot, end in ends.items() if end > now}
 
 
+def waiting_body(date: float, priority: int, body: bytes) -> bytes:
+    """Return how a request is stored that must not be sent before a date."""
+    priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, priority))
+    return _HEAD.pack(date, max(0.0, date - time.time()), priority) + body
+
+
+def holds_note(dates: Mapping[str, float]) -> dict[str, str]:
+    """Return the note of slots that are left alone, each until when, in seconds since 1970."""
+    now = time.time()
+    return {_HOLDS: json.dumps({slot: (date, date - now) for slot, date in dates.items()})}
+
+
 class Later:
     """The requests of a job that wait for a time, and the slots that are left alone.
 
@@ -106,14 +118,12 @@ class Later:
 
         :returns: None, or why it cannot be stored, with nothing changed.
         """
-        seconds = max(0.0, due - time.monotonic())
-        priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, request.priority))
+        date = time.time() + max(0.0, due - time.monotonic())
         try:
-            body = self._queues.dumps(request)
+            body = waiting_body(date, request.priority, self._queues.dumps(request))
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
             return error
-        head = _HEAD.pack(time.time() + seconds, seconds, priority)
-        self._rows.push(due, self._store.push(self._store.queue(LATER, None), head + body))
+        self._rows.push(due, self._store.push(self._store.queue(LATER, None), body))
         return None
 
     def move_due(self) -> None:
@@ -139,11 +149,10 @@ class Later:
 
     def hold(self, slot: str, seconds: float) -> None:
         """Leave a slot alone for so long."""
-        now = time.monotonic()
-        self._holds.hold(slot, now + seconds)
-        ends = {name: until - now for name, until in self._holds.items()}
-        dates = {name: (time.time() + left, left) for name, left in ends.items()}
-        self._store.meta[_HOLDS] = json.dumps(dates)
+        self._holds.hold(slot, time.monotonic() + seconds)
+        since = time.time() - time.monotonic()
+        dates = {name: since + until for name, until in self._holds.items()}
+        self._store.meta |= holds_note(dates)
 
     @property
     def held(self) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_bloom.crawl.engine import slot_folder
+from scrapy_bloom.errors import StateError
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.serialize import QueueKind
@@ -36,34 +37,51 @@ _DIGIT: Final = ord("0")
 def why_unclean(folder: Path) -> str:
     """Return the evidence that a crawl with Scrapy's own scheduler was killed; empty if none.
 
-    After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue. At
-    a clean stop Scrapy writes the queue first, then the fingerprints, and the spider's state last.
-    When a queue runs empty later, its file is removed at once, which changes the folder. What a
-    killed run had queued is still there after a later clean stop, unnamed in ``active.json``.
-
-    Only the times of files show a kill in a queue on SQLite, or in a file that has lost as many
-    requests as it was given.
+    After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue.
+    That nothing shows a kill proves no clean stop: times are lost by copying, and a file that has
+    lost as many requests as it was given, or a queue on SQLite, shows nothing else.
 
     :raises OSError: if a file cannot be read.
     """
-    root, state = folder / SCRAPYS_QUEUE, folder / STATE
-    if not (files := [*root.rglob("*")]):
-        return ""
-    for path in (root / ACTIVE, state):
-        if not path.exists():
-            return f"there is no {path}, which Scrapy writes when a spider has closed"
-    for path in (root, *files, folder / SCRAPYS_MARKS):
-        late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
-        if late and path != root / ACTIVE:
-            return f"{path} was written after {state}"
+    return killed_by_contents(folder) or killed_by_times(folder)
+
+
+def killed_by_contents(folder: Path) -> str:
+    """Return what in the files of a job shows that a run was killed; empty if nothing does.
+
+    What a killed run had queued is still there after a later clean stop, unnamed in
+    ``active.json``. What it had queued in a file that is named shows when that is read.
+    """
+    root = folder / SCRAPYS_QUEUE
+    active, files = root / ACTIVE, [*queue_files(folder)]
+    if files and not active.exists():
+        return f"there is no {active}, which Scrapy writes when a spider has closed"
     try:
         named = {each for _, name in saved_queues(folder) for each in (name, f"{name}s")}
     except (ValueError, TypeError):  # reading the queues reports what is wrong
         return ""
-    for path in queue_files(folder):
+    for path in files:
         queue = path.relative_to(root)
         if named.isdisjoint(each.as_posix() for each in (queue, *queue.parents)):
-            return f"{path} holds requests, and {root / ACTIVE} does not name it"
+            return f"{path} holds requests, and {active} does not name it"
+    return ""
+
+
+def killed_by_times(folder: Path) -> str:
+    """Return what in the times of a job's files shows a kill; empty if nothing does.
+
+    At a clean stop Scrapy writes the queue first, then the fingerprints, and the spider's state
+    last. When a queue runs empty later, its file is removed at once, which changes the folder.
+    """
+    root, state = folder / SCRAPYS_QUEUE, folder / STATE
+    if not (files := [*root.rglob("*")]):
+        return ""
+    if not state.exists():
+        return f"there is no {state}, which Scrapy writes when a spider has closed"
+    for path in (root, *files, folder / SCRAPYS_MARKS):
+        late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
+        if late and path != root / ACTIVE:
+            return f"{path} was written after {state}"
     return ""
 
 
@@ -120,6 +138,32 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
         before = "" if slot is None else slot_folder(slot) + "/"
         for priority in priorities:
             yield slot, f"{before}{int(priority)}"
+
+
+def stored_requests(
+    folder: Path, plain: QueueKind, start: QueueKind | None
+) -> Iterator[tuple[str, str | None, bytes]]:
+    """Yield what Scrapy would read when resuming: queue, download slot and bytes of each request.
+
+    The oldest of each queue comes first.
+
+    :param plain: the kind of queue that stored the requests.
+    :param start: the kind that stored start requests; None if they are among the others.
+    :raises StateError: if a queue is not whole, or of another kind.
+    """
+    path = folder / SCRAPYS_QUEUE / ACTIVE
+    try:
+        for slot, name in saved_queues(folder):
+            for queue, kind in ((name, plain), (f"{name}s", start or plain)):
+                path = folder / SCRAPYS_QUEUE / queue
+                for body in read_queue(path, kind):
+                    yield queue, slot, body
+    except Exception as error:  # truncated files raise anything
+        raise StateError(
+            f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
+            f" what Scrapy stores when a crawl stops cleanly. It was left as it is. Use the"
+            f" settings of that crawl; or, if it was killed, crawl again in another JOBDIR."
+        ) from error
 
 
 def read_queue(path: Path, kind: QueueKind) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from support.localredis import keys
 from support.processes import run_line
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands import VERBS, from_job, runner
+from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.crawl.redirects import steps_to
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
@@ -249,8 +249,9 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("contains job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
-        ("copy job other", "found a path, expected the URL of a Redis server"),
-        ("copy waiting {}", "are in Scrapy's own queue"),
+        ("copy job exact", "exact: found a filter, expected nothing"),
+        ("copy waiting {}", "requests.queue is not as that left it"),
+        ("copy nowhere new", "found no filter, and no job of Scrapy's own scheduler"),
         ("copy exact {}", "found the table of BLOOM_EXACT"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
         ("canon http://a.test ''", "'': Missing scheme"),
@@ -354,7 +355,7 @@ def test_a_crawl_that_stops_just_before_its_job_is_copied_is_copied_whole(
         assert crawl.close()
         return lock_job(folder)
 
-    monkeypatch.setattr(from_job, "lock_job", stop_and_lock)
+    monkeypatch.setattr(copy_from, "lock_job", stop_and_lock)
     code, lines, errors = bloom(f"copy kept {server.url}#{next(keys)}")
     assert (code, errors) == (0, [])
     assert lines[0].endswith("0 pages and 1 request copied")
