@@ -36,11 +36,10 @@ from scrapy_bloom.local.scrapys import (
     SCRAPYS_MARKS,
     SCRAPYS_QUEUE,
     digest,
-    killed_by_contents,
-    killed_by_times,
     read_seen,
     stored_requests,
     waits_with_scrapy,
+    why_unclean,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
                     f" as it is. Start the crawl once more: it starts over, and no page is lost."
                 )
             owner = Project(project.given, project.spider or identity.spider)
-            requests, keeps = _of_scrapy(folder, owner), True
+            requests, keeps = _of_scrapy(folder, owner, _snapshot(folder)), True
         state, holds = spider_state(folder, meta), stored_holds(store)
         yield Source(
             identity, store.filter, requests, keeps_requests=keeps, state=state, holds=holds
@@ -149,28 +148,22 @@ def _check_stopped(folder: Path, *, stopped: bool) -> None:
     :raises StateError: if files show that the last run was killed, or if neither they nor the user
         say how it ended.
     """
-    lost = "requests are lost whose pages it has marked"
-    over = "else crawl again in another JOBDIR. It was left as it is."
-    if why := killed_by_contents(folder):
-        raise StateError(
-            f"{folder}: its last run was killed or is still running ({why}). After a kill {lost}."
-            f" If it is running, stop it; {over}"
-        )
-    if not stopped:
-        times = killed_by_times(folder)
-        raise StateError(
-            f"{folder}: Scrapy does not note whether its last run was stopped or killed"
-            f"{times and f', and {times}'}. After a kill {lost}. If its log ends with 'Spider"
-            f" closed', add --stopped; {over}"
-        )
+    why = why_unclean(folder, by_times=not stopped)
+    if stopped and not why:
+        return
+    doubt = why or "Scrapy does not note whether its last run was stopped or killed"
+    way = "" if stopped else " If its log ends with 'Spider closed', add --stopped."
+    raise StateError(
+        f"{folder}: {doubt}, and after a kill requests are lost whose pages it has marked. It was"
+        f" left as it is.{way} Else crawl again in another JOBDIR."
+    )
 
 
-def _of_scrapy(folder: Path, project: Project, before: object = None) -> Iterator[StoredRequest]:
+def _of_scrapy(folder: Path, project: Project, before: object) -> Iterator[StoredRequest]:
     """Yield what waits in Scrapy's queue.
 
     :param before: as it was before anything was read.
     """
-    before = before or _snapshot(folder)
     for path, slot, body in stored_requests(folder, project.queue_kind, project.start_kind):
         yield StoredRequest(path, slot, priority_of(path), body)
     if _snapshot(folder) != before:
@@ -194,87 +187,78 @@ def scrapy_redis_queue(target: RedisTarget, project: Project) -> Iterator[Source
     :raises SettingError: if the spider is not named.
     """
     with target.connected() as worker:
-        queue = _Queue(worker.client, target)
-        if not project.spider:
-            raise SettingError(f"key {target.key}: expected the name of its spider with --spider")
-        before = queue.state()
-        time.sleep(_WATCH)
-        queue.check(before)
-        filter_ = new_filter(project.settings, digests=project.fingerprinter.digests)
-        yield Source(project.identity, filter_, queue.requests(project, before), joins=True)
-
-
-class _Queue:
-    """The requests that a crawl of scrapy-redis has left.
-
-    :raises StateError: if the key is not a queue.
-    """
-
-    def __init__(self, client: Any, source: RedisTarget) -> None:
-        self._client, self._key = client, source.key
-        kind = client.type(source.key)
+        kind = worker.client.type(target.key)
         if kind not in (b"zset", b"list"):
             contents = "nothing" if kind == b"none" else f"a {kind.decode()}"
             raise StateError(
-                f"{source.name}: found {contents}, expected the queue of scrapy-redis, such as"
+                f"{target.name}: found {contents}, expected the queue of scrapy-redis, such as"
                 f" books:requests. A filter in Redis is copied by Redis itself: as a replica, or by"
                 f" its RDB file."
             )
-        self._is_list = kind == b"list"
+        if not project.spider:
+            raise SettingError(f"key {target.key}: expected the name of its spider with --spider")
+        queue = _Queue(worker.client, target.key, is_list=kind == b"list")
+        time.sleep(_WATCH)
+        queue.check()
+        filter_ = new_filter(project.settings, digests=project.fingerprinter.digests)
+        yield Source(project.identity, filter_, _of_scrapy_redis(queue, project), joins=True)
 
-    def state(self) -> tuple[object, ...]:
-        """Return what a running worker would change."""
-        return self._size(), self._part(0, 0), self._part(-1, -1)
 
-    def check(self, before: tuple[object, ...]) -> None:
-        """Check that it has not changed.
+class _Queue:
+    """The requests that a crawl of scrapy-redis has left."""
 
-        :raises StateError: if it has.
+    def __init__(self, client: Any, key: str, *, is_list: bool) -> None:
+        self.key, self._client, self._is_list = key, client, is_list
+        self._before = self._ends()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield them, the lowest score first, or the oldest, which ends a list."""
+        for start in range(0, self._before[0], _BATCH):
+            yield from self._part(start, start + _BATCH - 1)
+
+    def check(self) -> None:
+        """Check that no running worker has changed it.
+
+        :raises StateError: if one has.
         """
-        if self.state() != before:
+        if self._ends() != self._before:
             raise StateError(
-                f"key {self._key}: it is changing, so a worker of scrapy-redis is running. Stop"
+                f"key {self.key}: it is changing, so a worker of scrapy-redis is running. Stop"
                 f" all workers, and copy again."
             )
 
-    def requests(self, project: Project, before: tuple[object, ...]) -> Iterator[StoredRequest]:
-        """Yield the requests as our scheduler writes them, each with its mark.
-
-        The lowest score first, or the oldest, which ends a list.
-
-        :param before: as it was found.
-        :raises StateError: if one cannot be read.
-        """
-        fingerprinter, dumps = project.fingerprinter, project.queue_kind.dumps
-        serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
-        if isinstance(serializer, str):
-            serializer = import_module(serializer)
-        for start in range(0, self._size(), _BATCH):
-            for body in self._part(start, start + _BATCH - 1):
-                try:
-                    # As safe as scrapy-redis itself: who can write its queue can run code.
-                    fields = serializer.loads(body)
-                    plain = request_from_dict({**fields, "callback": None, "errback": None})
-                    mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
-                    stored = dumps(fields)
-                    queue = project.queue_for(slot_in(stored).decode(), plain.priority)
-                    request = StoredRequest(*queue, plain.priority, stored, mark=mark)
-                except Exception as error:
-                    raise StateError(
-                        f"key {self._key}: found a request that cannot be read ({error!r}), and was"
-                        f" left as it is. Run this in the project, with SCHEDULER_SERIALIZER as it"
-                        f" was; if nothing can read the request, remove it."
-                    ) from error
-                yield request
-        self.check(before)
-
-    def _size(self) -> int:
+    def _ends(self) -> tuple[int, Sequence[bytes], Sequence[bytes]]:
         size = self._client.llen if self._is_list else self._client.zcard
-        return int(size(self._key))
+        return int(size(self.key)), self._part(0, 0), self._part(-1, -1)
 
     def _part(self, first: int, last: int) -> Sequence[bytes]:
         if self._is_list:
-            newest_first: list[bytes] = self._client.lrange(self._key, -1 - last, -1 - first)
+            newest_first: list[bytes] = self._client.lrange(self.key, -1 - last, -1 - first)
             return newest_first[::-1]
-        members: list[bytes] = self._client.zrange(self._key, first, last)
+        members: list[bytes] = self._client.zrange(self.key, first, last)
         return members
+
+
+def _of_scrapy_redis(queue: _Queue, project: Project) -> Iterator[StoredRequest]:
+    """Yield the requests as our scheduler writes them, each with its mark."""
+    fingerprinter, dumps = project.fingerprinter, project.queue_kind.dumps
+    serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
+    if isinstance(serializer, str):
+        serializer = import_module(serializer)
+    for body in queue:
+        try:
+            # As safe as scrapy-redis itself: who can write its queue can run code.
+            fields = serializer.loads(body)
+            plain = request_from_dict({**fields, "callback": None, "errback": None})
+            mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
+            stored = dumps(fields)
+            name, slot = project.queue_for(slot_in(stored).decode(), plain.priority)
+            request = StoredRequest(name, slot, plain.priority, stored, mark=mark)
+        except Exception as error:
+            raise StateError(
+                f"key {queue.key}: found a request that cannot be read ({error!r}), and was left as"
+                f" it is. Run this in the project, with SCHEDULER_SERIALIZER as it was; if nothing"
+                f" can read the request, remove it."
+            ) from error
+        yield request
+    queue.check()

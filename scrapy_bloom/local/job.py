@@ -348,8 +348,7 @@ def _refuse_scrapys(folder: Path, spider: str, *, plain: bool) -> None:
         logger.warning(
             "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
             " or is still running (%s). It was left as it is. The crawl starts over. If it was"
-            " stopped, and its files were copied in another order, %s makes a job of it that"
-            " resumes.",
+            " stopped, and then copied in another order, it resumes from the copy that %s makes.",
             folder,
             why,
             command,

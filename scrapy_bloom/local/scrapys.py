@@ -34,54 +34,38 @@ _CHUNK: Final = 1 << 20
 _DIGIT: Final = ord("0")
 
 
-def why_unclean(folder: Path) -> str:
+def why_unclean(folder: Path, *, by_times: bool = True) -> str:
     """Return the evidence that a crawl with Scrapy's own scheduler was killed; empty if none.
 
-    After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue.
-    That nothing shows a kill proves no clean stop: times are lost by copying, and a file that has
-    lost as many requests as it was given, or a queue on SQLite, shows nothing else.
+    After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue. At
+    a clean stop Scrapy writes the queue first, then the fingerprints, and the spider's state last.
+    When a queue runs empty later, its file is removed at once, which changes the folder. What a
+    killed run had queued is still there after a later clean stop, unnamed in ``active.json``.
 
+    No evidence proves no clean stop: copying may lose the times of files, and a file that has lost
+    as many requests as it was given, or a queue on SQLite, shows nothing else.
+
+    :param by_times: whether the times of files count.
     :raises OSError: if a file cannot be read.
-    """
-    return killed_by_contents(folder) or killed_by_times(folder)
-
-
-def killed_by_contents(folder: Path) -> str:
-    """Return what in the files of a job shows that a run was killed; empty if nothing does.
-
-    What a killed run had queued is still there after a later clean stop, unnamed in
-    ``active.json``. What it had queued in a file that is named shows when that is read.
-    """
-    root = folder / SCRAPYS_QUEUE
-    active, files = root / ACTIVE, [*queue_files(folder)]
-    if files and not active.exists():
-        return f"there is no {active}, which Scrapy writes when a spider has closed"
-    try:
-        named = {each for _, name in saved_queues(folder) for each in (name, f"{name}s")}
-    except (ValueError, TypeError):  # reading the queues reports what is wrong
-        return ""
-    for path in files:
-        queue = path.relative_to(root)
-        if named.isdisjoint(each.as_posix() for each in (queue, *queue.parents)):
-            return f"{path} holds requests, and {active} does not name it"
-    return ""
-
-
-def killed_by_times(folder: Path) -> str:
-    """Return what in the times of a job's files shows a kill; empty if nothing does.
-
-    At a clean stop Scrapy writes the queue first, then the fingerprints, and the spider's state
-    last. When a queue runs empty later, its file is removed at once, which changes the folder.
     """
     root, state = folder / SCRAPYS_QUEUE, folder / STATE
     if not (files := [*root.rglob("*")]):
         return ""
-    if not state.exists():
-        return f"there is no {state}, which Scrapy writes when a spider has closed"
-    for path in (root, *files, folder / SCRAPYS_MARKS):
+    for path in (root / ACTIVE, *([state] if by_times else ())):
+        if not path.exists():
+            return f"there is no {path}, which Scrapy writes when a spider has closed"
+    for path in (root, *files, folder / SCRAPYS_MARKS) if by_times else ():
         late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
         if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
+    try:
+        named = {each for _, name in saved_queues(folder) for each in (name, f"{name}s")}
+    except (ValueError, TypeError):  # reading the queues reports what is wrong
+        return ""
+    for path in queue_files(folder):
+        queue = path.relative_to(root)
+        if named.isdisjoint(each.as_posix() for each in (queue, *queue.parents)):
+            return f"{path} holds requests, and {root / ACTIVE} does not name it"
     return ""
 
 
