@@ -25,9 +25,9 @@ from support.localredis import keys
 from support.processes import run_line
 
 from scrapy_bloom import CanonicalFingerprinter
-from scrapy_bloom.commands import runner
+from scrapy_bloom.commands import copy_from, runner
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.local.scrapys import read_queue, why_unclean
+from scrapy_bloom.local.scrapys import read_queue, stored_requests, why_unclean
 
 URLS = [f"http://example.com/{number}" for number in range(20)]
 
@@ -264,6 +264,25 @@ def test_where_nothing_shows_a_kill_the_user_has_to_know(tmp_path, bloom, kind):
     assert "add --stopped" in error
     assert contents(tmp_path) == before
     run.close()
+
+
+@pytest.mark.parametrize("goes_to", ["job", "redis"])
+def test_what_changes_while_it_is_read_is_not_copied(tmp_path, bloom, server, monkeypatch, goes_to):
+    """Scrapy's own scheduler locks nothing: a crawl may have begun meanwhile."""
+    job = scrapys(tmp_path / "job", "theirs")
+    target = tmp_path / "new" if goes_to == "job" else f"{server.url}#{next(keys)}"
+
+    def read_and_crawl(*arguments):
+        yield from stored_requests(*arguments)
+        with (job / "requests.seen").open("ab") as stream:
+            stream.write(binary(b"a page"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copy_from, "stored_requests", read_and_crawl)
+        code, _, (error,) = bloom(f"copy {job} {target} --spider {SPIDER} --stopped")
+    assert (code, "it is changing, so a crawl is running there" in error) == (2, True)
+    assert bloom(f"info {target}")[0] == 2
+    assert bloom(f"copy {job} {target} --spider {SPIDER} --stopped")[0] == 0
 
 
 # Everything from everywhere to everywhere
