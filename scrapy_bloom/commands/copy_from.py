@@ -84,11 +84,6 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
     # Locked before it is read: what a crawl still writes would not be in the copy.
     with lock_job(folder), target.reading() as store:
         meta, identity = store.meta, identity_in(store)
-        if meta.get("exact"):
-            raise StateError(
-                f"{target.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
-                f" copied, and without it pages would be lost. Finish the crawl here."
-            )
         requests, keeps = _of_store(store), meta.get(KIND) == REQUESTS
         if not keeps and (waits_with_scrapy(folder) or not store.clean):
             if not store.clean or meta.get(DIGEST) != digest(folder):

@@ -68,7 +68,7 @@ def _add_requests(store: Store, source: Source) -> int:
             queue, body = (LATER, None), waiting_body(request.date, request.priority, body)
         store.push(store.queue(*queue), body)
         if request.mark is not None:
-            store.seen.add(request.mark)
+            store.filter.add(request.mark)
         count, size = count + 1, size + len(body)
         if size > _CHUNK:
             store.commit()

@@ -67,7 +67,6 @@ class LocalTarget:
                 **asdict(identity_in(store)),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "exact": bool(store.meta.get("exact")),
                 "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
@@ -127,12 +126,12 @@ class LocalTarget:
         else:
             with self.reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store.seen for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store.filter for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.seen.forget_many, store.seen.add
+                forget, add = store.filter.forget_many, store.filter.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield identity_in(store), change
                 if store.clean:

@@ -138,7 +138,7 @@ class LocalFilter(DatedSlices):
         """Make a fingerprint new again; return whether it was there.
 
         Its bits may be those of others too, so they stay. It is kept in an exact list until it is
-        added again, at about 90 bytes.
+        added again, at some 100 to 130 bytes.
         """
         return self.forget_many([fingerprint])[0]
 

@@ -99,7 +99,7 @@ class LocalFrontier:
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = False
-        session.filter = job.store.seen
+        session.filter = job.store.filter
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] == "machine"
         self._in_flight = InFlight(engine, report)

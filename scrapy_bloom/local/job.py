@@ -39,7 +39,7 @@ from scrapy_bloom.local.scrapys import (
     why_unclean,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool
     :raises SettingError: if it was made for other settings; likewise.
     """
     fresh = new_filter(settings, digests=digests)
-    return Store(path, fresh, exact=settings[EXACT], read_only=read_only)
+    return Store(path, fresh, read_only=read_only)
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:

@@ -11,7 +11,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
     store.clean                    # whether the last run closed the file; true of a new file
     store.meta["kind"]             # notes; what is changed here is written by the next commit
-    store.seen.add(fingerprint)    # was it seen? by the filter, and the exact list if there is one
+    store.filter.add(fingerprint)  # was it seen?
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
     store.read(queue, newest=True)     # waiting rows, to be taken with `take`
@@ -38,7 +38,6 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.exact import ExactFilter
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.values import write_span
@@ -91,16 +90,13 @@ class Store:
     :param path: of the file; created if missing.
     :param fresh: an empty filter for a new file; that of an existing file grows as this one would.
         Without it, a file is opened with the settings it was made for.
-    :param exact: whether to list fingerprints as well, so that false positives are caught.
     :param read_only: whether to open the last commit for reading only, perhaps during a crawl.
     :raises StateError: if the file cannot be used; it is left as it is.
-    :raises SettingError: if it was made for another window or `exact`; likewise.
+    :raises SettingError: if it was made for another window; likewise.
 
     Attributes:
         path: as given.
-        filter: the filter.
-        seen: what decides whether a fingerprint was seen: the filter, or it and the exact list.
-            Marks made with it are written by the next commit.
+        filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
@@ -113,7 +109,6 @@ class Store:
         path: Path,
         fresh: LocalFilter | None = None,
         *,
-        exact: bool = False,
         read_only: bool = False,
     ) -> None:
         self.path, self._read_only = path, read_only
@@ -125,16 +120,12 @@ class Store:
             self.log.check(database, alone=not read_only)
             _check_pages(path, database)
             self._read(database)
-            self.filter, journal = self._read_filter(database, fresh, exact=exact)
+            self.filter, journal = self._read_filter(database, fresh)
         with file.refusing(path):
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self.seen: LocalFilter | ExactFilter = self.filter
-            exact_filter = None
-            if self.meta.get("exact"):
-                self.seen = exact_filter = ExactFilter(self.filter, self._database)
-            self.marks = Marks(self.filter, self._database, journal=journal, exact=exact_filter)
+            self.marks = Marks(self.filter, self._database, journal=journal)
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -310,19 +301,18 @@ class Store:
         self._size = sum(sizes.values())
 
     def _read_filter(
-        self, database: sqlite3.Connection, fresh: LocalFilter | None, *, exact: bool
+        self, database: sqlite3.Connection, fresh: LocalFilter | None
     ) -> tuple[LocalFilter, int]:
         """Return the filter, and how many marks the journal has."""
         meta, journal = self.meta, 0
         if "secret" not in meta and not self._commits:
             filter_ = fresh or LocalFilter()
-            meta["exact"] = int(exact)
         else:
             filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
             window, filter_.changes = filter_.window, Changes()
             journal = read_filter(filter_, database, meta)
             if fresh is not None:
-                _check_settings(self.path, meta, window, exact=exact)
+                _check_window(self.path, meta, window)
         meta.update(notes_of(filter_))
         return filter_, journal
 
@@ -396,16 +386,13 @@ def _check_pages(path: Path, database: sqlite3.Connection) -> None:
             raise file.DamageError(damage)
 
 
-def _check_settings(path: Path, meta: dict[str, Any], window: float | None, *, exact: bool) -> None:
-    for name, stored, expected in (
-        ("BLOOM_WINDOW", _span(meta.get("window")), _span(window)),
-        ("BLOOM_EXACT", bool(meta.get("exact")), exact),
-    ):
-        if stored != expected:
-            raise SettingError(
-                f"{name} = {expected!r}: {path} was made with {name} = {stored!r}. It was left as"
-                f" it is: set {stored!r} again, or choose another JOBDIR."
-            )
+def _check_window(path: Path, meta: dict[str, Any], window: float | None) -> None:
+    stored, expected = _span(meta.get("window")), _span(window)
+    if stored != expected:
+        raise SettingError(
+            f"BLOOM_WINDOW = {expected!r}: {path} was made with BLOOM_WINDOW = {stored!r}. It was"
+            f" left as it is: set {stored!r} again, or choose another JOBDIR."
+        )
 
 
 def _compact(database: sqlite3.Connection) -> None:

@@ -370,7 +370,7 @@ def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
 @ensureDeferred
 async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     caplog.set_level(logging.INFO)
-    chosen = kept(job, BLOOM_CANONICAL="usual", BLOOM_EXACT=True)
+    chosen = kept(job, BLOOM_CANONICAL="usual")
     with site() as pages:
         await crawl(Stopping, chosen, url=pages.url)
         crawler = await crawl(Follower, chosen, url=pages.url)
@@ -378,7 +378,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
         r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
-    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
+    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
         r"Crawl stopped: [1-9]\d* requests? done in this run, \d+ pages known, \d+ links checked,"

@@ -249,10 +249,9 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("contains job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
-        ("copy job exact", "exact: found a filter, expected nothing"),
+        ("copy waiting job", "job: found a filter, expected nothing"),
         ("copy waiting {}", "requests.queue is not as that left it"),
         ("copy nowhere new", "found no filter, and no job of Scrapy's own scheduler"),
-        ("copy exact {}", "found the table of BLOOM_EXACT"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
@@ -264,7 +263,6 @@ def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said
     stored_job(job.parent / "waiting", fingerprints(5))
     (job.parent / "waiting" / "requests.queue").mkdir()
     (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
-    stored_job(job.parent / "exact", fingerprints(9), BLOOM_EXACT=True)
     server.client().hset("other", "none", "of ours")
     before = contents(job.parent)
     line, _, setting = line.replace("{}", f"{server.url}#other").partition(" -s ")

@@ -85,7 +85,7 @@ def test_every_mark_is_copied_and_none_is_invented(folder, records, cut):
     assert copy(folder / "job", folder / "new") == 0
     assert contents(folder / "job") == before
     job = open_job(folder / "new", requests=True)
-    assert all(one in job.store.seen for one in whole)
+    assert all(one in job.store.filter for one in whole)
     assert job.restored <= len({mark for _, mark in records})
     assert len(job.store) == 10
     job.abandon()

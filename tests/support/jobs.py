@@ -41,7 +41,7 @@ def stored_job(folder, known, **options):
     """Make a job of a plain filter that has stopped cleanly; return the path of its file."""
     job = open_job(folder, **options)
     for fingerprint in known:
-        job.store.seen.add(fingerprint)
+        job.store.filter.add(fingerprint)
     assert job.close()
     return folder / NAME
 
@@ -54,7 +54,7 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **op
     """
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
-        job.store.seen.add(fingerprint)
+        job.store.filter.add(fingerprint)
     job.store.marks.withheld = withheld
     job.store.marks.withheld_changed(withheld)
     for url in urls:
