@@ -249,7 +249,7 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("contains job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
-        ("copy waiting job", "job: found a filter, expected nothing"),
+        ("copy job job", "job: found a filter, expected nothing"),
         ("copy waiting {}", "requests.queue is not as that left it"),
         ("copy nowhere new", "found no filter, and no job of Scrapy's own scheduler"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
