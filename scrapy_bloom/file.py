@@ -177,6 +177,14 @@ def check_header(path: Path) -> None:
         )
 
 
+def followed(path: Path) -> Path:
+    """Return where a file is, if the path is a link to it: SQLite keeps its log there.
+
+    Whatever is opened by a path that a user has named is opened by this one.
+    """
+    return path.resolve() if path.is_symlink() else path
+
+
 def log_size(path: Path) -> int:
     """Return the size in bytes of the log beside a file; 0 if there is none."""
     try:

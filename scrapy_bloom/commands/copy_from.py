@@ -80,24 +80,32 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
 
     :raises StateError: if the requests of its marks are not there.
     """
-    folder = target.path.parent
+    folder = target.folder
     # Locked before it is read: what a crawl still writes would not be in the copy.
-    with lock_job(folder), target.reading() as store:
+    with lock_job(target.path.parent), target.reading() as store:
         meta, identity = store.meta, identity_in(store)
         requests, keeps = _of_store(store), meta.get(KIND) == REQUESTS
-        if not keeps and (waits_with_scrapy(folder) or not store.clean):
-            if not store.clean or meta.get(DIGEST) != digest(folder):
-                raise StateError(
-                    f"{target.name}: its last run was killed, or {SCRAPYS_QUEUE} is not as that"
-                    f" left it, so requests are lost whose pages the filter calls seen. It was left"
-                    f" as it is. Start the crawl once more: it starts over, and no page is lost."
-                )
+        if not keeps and not _has_its_requests(store, folder):
+            raise StateError(
+                f"{target.name}: its last run was killed, or {SCRAPYS_QUEUE} is not as that left"
+                f" it, so requests are lost whose pages the filter calls seen. It was left as it"
+                f" is. Start the crawl once more: it starts over, and no page is lost."
+            )
+        if not keeps and waits_with_scrapy(folder):
             owner = Project(project.given, project.spider or identity.spider)
             requests, keeps = _of_scrapy(folder, owner, _snapshot(folder)), True
         state, holds = spider_state(folder, meta), stored_holds(store)
         yield Source(
             identity, store.filter, requests, keeps_requests=keeps, state=state, holds=holds
         )
+
+
+def _has_its_requests(store: Store, folder: Path) -> bool:
+    """Return whether Scrapy's queue is as a clean stop with our filter left it."""
+    left = store.meta.get(DIGEST)
+    if left is None:  # a filter by itself
+        return store.clean and not waits_with_scrapy(folder)
+    return store.clean and bool(left == digest(folder))
 
 
 def _of_store(store: Store) -> Iterator[StoredRequest]:
@@ -117,7 +125,7 @@ def scrapys_job(target: LocalTarget, project: Project, *, stopped: bool) -> Iter
         nor the user say that it was not: pages would be seen whose requests are lost.
     :raises SettingError: if the spider is not named.
     """
-    folder = target.path.parent
+    folder = target.folder
     marks = folder / SCRAPYS_MARKS
     if not (folder / SCRAPYS_QUEUE).exists() and not marks.exists():
         raise StateError(f"{target.name}: found no filter, and no job of Scrapy's own scheduler.")

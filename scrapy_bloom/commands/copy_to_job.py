@@ -33,7 +33,7 @@ def write_job(source: Source, target: LocalTarget, owner: Project) -> None:
     :param owner: of the new job.
     :raises StateError: if something is there, or it cannot be written. Nothing is changed then.
     """
-    path, folder = target.path, target.path.parent
+    path, folder = target.path, target.folder
     beside = folder / _BESIDE
     if path.exists():
         raise occupied(target.name)

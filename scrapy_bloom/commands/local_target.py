@@ -48,13 +48,15 @@ class LocalTarget:
     :param project: the owner of a new filter; its settings choose the order of the queue.
 
     Attributes:
-        path: the file.
+        path: the file, also where a link to it was named.
+        folder: the job directory.
         name: what people call it.
     """
 
     def __init__(self, path: Path, project: Project) -> None:
         self.name = str(path.parent if path.name == NAME else path)
-        self.path = path if path.name == NAME or path.is_file() else path / NAME
+        path = path if path.name == NAME or path.is_file() else path / NAME
+        self.folder, self.path = path.parent, file.followed(path)
         self._project = project
 
     # Inspecting
@@ -164,7 +166,7 @@ class LocalTarget:
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
+        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.folder)}
         return store
 
     def _remove(self) -> None:

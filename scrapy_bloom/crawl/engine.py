@@ -102,6 +102,11 @@ class Engine:
         """Whether the spider is being closed."""
         return getattr(self._engine._slot, "closing", None) is not None  # noqa: SLF001 - see above
 
+    @property
+    def pipelines(self) -> tuple[Any, ...]:
+        """The item pipelines."""
+        return tuple(getattr(self._scraper.itemproc, "middlewares", ()))
+
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)

@@ -117,6 +117,11 @@ class InFlight:
             )
         return request
 
+    def leave(self, request: Request) -> None:
+        """Record that a request could not be enqueued: the pages that led to it are never done."""
+        for visit in self._led_to(request):
+            visit.waits_for += 1
+
     def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
 

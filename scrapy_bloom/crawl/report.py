@@ -181,6 +181,8 @@ class Report:
         """Log a summary of this run, if anything was checked."""
         self.flush()
         checked, waiting = self._get(stats.CHECKED), self._get(stats.PENDING, None)
+        if self._gave_up:
+            waiting = None  # it is not known what is stored
         if not checked:
             return
         known, links = self._pages_known(), counted(checked, "link")

@@ -264,10 +264,12 @@ class Session:
             return False
         return known
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: Request) -> bool:
         """Make the page of a request eligible again: it was new, but the scheduler lost it.
 
         The pages that redirected to it are forgotten as well: only they lead to it.
+
+        :returns: whether that worked.
         """
         try:
             known = [
@@ -279,6 +281,8 @@ class Session:
             self._report.add(stats.WITHDRAWN, int(known[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
+            return False
+        return True
 
     def _forget(self, page: Page, *, failed: bool) -> None:
         for pages in self.following(page):

@@ -215,7 +215,7 @@ class LocalFilter(DatedSlices):
 
         :raises StateError: if it cannot be written.
         """
-        file.write(Path(path), tables_of(self), next_slice=self.next_id)
+        file.write(file.followed(Path(path)), tables_of(self), next_slice=self.next_id)
 
     @classmethod
     def load(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> Self:
@@ -223,7 +223,7 @@ class LocalFilter(DatedSlices):
 
         :raises StateError: if the file is not ours, newer, or damaged.
         """
-        with file.reading(Path(path)) as database:
+        with file.reading(file.followed(Path(path))) as database:
             meta = dict(file.rows(database, "meta"))
             self = cls(meta["capacity"], meta["error_rate"], clock=clock)
             read_filter(self, database, meta)

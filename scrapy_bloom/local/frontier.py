@@ -15,13 +15,20 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, pop_back, run_beside
+from scrapy_bloom.crawl.engine import (
+    Engine,
+    call_later,
+    exit_with_error_code,
+    pop_back,
+    run_beside,
+    write_no_state,
+)
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
@@ -50,6 +57,10 @@ PAUSE: Final = 10
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
+
+MOST_UNWRITTEN: Final = 1_000
+"""Pages whose items could not be written out. With more, no request is sent: each has its items in
+memory, and is fetched again after a kill."""
 
 
 class LocalFrontier:
@@ -87,7 +98,7 @@ class LocalFrontier:
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings.of(crawler), Engine(crawler)
-        self._engine = engine
+        self._crawler, self._engine = crawler, engine
         self._session = session = Session(crawler, settings, report)
         fingerprinter = session.fingerprinter
         digests = fingerprinter.digests
@@ -123,7 +134,17 @@ class LocalFrontier:
     # What the scheduler calls
 
     def enqueue(self, request: Request) -> bool:
-        """Store a request with its mark; return False if it is a duplicate."""
+        """Store a request with its mark; return False if it is a duplicate.
+
+        If that fails, what led to the request stays, and is fetched again by the next run.
+        """
+        try:
+            return self._enqueue(request)
+        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+            self._leave(request, error)
+            return True
+
+    def _enqueue(self, request: Request) -> bool:
         due = pop_due(request, self._report)
         filtered = not (pop_back(request) or request.dont_filter)
         if filtered and self._session.check(request) is SEEN:
@@ -147,9 +168,10 @@ class LocalFrontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request = self._memory.pop(self._later.held_until)
+        if len(self._unwritten) > MOST_UNWRITTEN:
+            return None
+        request, row = self._memory.pop(self._later.held_until), None
         if request is not None:
-            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
@@ -157,10 +179,14 @@ class LocalFrontier:
                 self._later.await_due()
                 return None
             request, row = taken
-            self._in_flight.start(request, row)
             self._inc("scheduler/dequeued/disk")
         self._inc("scheduler/dequeued")
         self._arm()
+        # Last, as then nothing may be raised: what is in flight and not with the engine is done.
+        if row is None:
+            self._in_flight.start_kept(request)
+        else:
+            self._in_flight.start(request, row)
         return request
 
     def pending(self) -> bool:
@@ -242,7 +268,14 @@ class LocalFrontier:
                 self._arm()
                 taken = self._queues.pop(later.held) if later.has_room else None
         except sqlite3.Error as error:
-            self._break(error)
+            self._break(
+                StateError(
+                    f"{self._store.path} cannot be read ({error}); nothing more is written. Start"
+                    f" the crawl again first: it resumes if the disk only failed to read once. If"
+                    f" it is refused then, restore the job directory from a copy, or delete it and"
+                    f" crawl again."
+                )
+            )
             return None
         if self._queues.unreadable:
             errors, self._queues.unreadable = self._queues.unreadable, []
@@ -303,6 +336,8 @@ class LocalFrontier:
         """
         try:
             await self._commit_done(last=last)
+        except BloomError as error:
+            self._break(error)
         except Exception as error:
             self._report.add(stats.COMMIT_ERRORS)
             self._delay = min(_SLOWEST, self._delay * 2)
@@ -324,13 +359,13 @@ class LocalFrontier:
         if not self._unwritten and not self._store.dirty:
             return
         done, self._unwritten = self._unwritten, []
-        if not await self._items.flush():
-            if not last:
+        written = await self._items.flush()
+        if not written:  # the pages stay stored; what they led to is committed
+            if last:
+                self._items.log_kept(len(done))
+            else:
                 self._unwritten = done + self._unwritten
-                self._delay = min(_SLOWEST, self._delay * 2)
-                return
-            self._items.log_kept(len(done))
-            done = []  # they stay stored, with all they led to
+            done = []
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
@@ -345,7 +380,10 @@ class LocalFrontier:
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
-        self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self._delay = delay if written else max(delay, min(_SLOWEST, self._delay * 2))
+        if len(done) > MOST_UNWRITTEN:
+            self._engine.wake()
         self._report.set_if_used(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
 
@@ -366,16 +404,36 @@ class LocalFrontier:
             return
         self._store.meta[STATE] = pickled
 
-    def _break(self, error: Exception) -> None:
-        """Stop writing: the contents of the file cannot be trusted."""
-        if not self._broken:
-            self._broken = True
-            self._report.give_up(
+    def _leave(self, request: Request, error: Exception) -> None:
+        """Leave to the next run what led to a request that could not be enqueued."""
+        self._report.once(
+            logging.ERROR,
+            "%s could not be enqueued. The page that led to it is not done: the next run fetches it"
+            " again. More such errors are not shown.",
+            request,
+            failure=error,
+        )
+        try:
+            self._in_flight.leave(request)
+            sure = self._session.withdraw(request)
+        except Exception:  # noqa: BLE001 - no memory
+            sure = False
+        if not sure:
+            self._break(
                 StateError(
-                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
-                    f" the job directory from a copy, or delete it and crawl again."
+                    f"{self._store.path}: a request could not be enqueued ({error!r}), and neither"
+                    f" could its page be forgotten, so nothing more is written. Start the crawl"
+                    f" again: it resumes from the last commit."
                 )
             )
+
+    def _break(self, error: BloomError) -> None:
+        """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""
+        if not self._broken:
+            self._broken = True
+            exit_with_error_code(self._crawler)
+            write_no_state(self._crawler)  # it would not be that of the last commit
+            self._report.give_up(error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

@@ -29,11 +29,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from os.path import samestat
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
@@ -125,6 +126,7 @@ class Store:
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
+            self._place = path.stat()
             self.marks = Marks(self.filter, self._database, journal=journal)
 
     def __len__(self) -> int:
@@ -167,10 +169,10 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += 1
         queue = self.queues[number]
+        self._touched.add(number)  # first: a count that has changed is always written
         queue.new[row] = body
         queue.size += 1
         self._size += 1
-        self._touched.add(number)
         return row
 
     def take(self, row: int) -> None:
@@ -243,6 +245,8 @@ class Store:
 
         :param sync: whether to sync to disk, so that the commit survives a power failure.
         :raises sqlite3.Error: if it cannot be written, because the disk is full, say.
+        :raises StateError: if the file was moved or deleted.
+        :raises JobInUseError: if another process has written to it.
         """
         self._commit(clean=0, sync=sync)
 
@@ -320,6 +324,7 @@ class Store:
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
         database = self._database
+        self._check_place()
         if database.in_transaction:
             database.execute("ROLLBACK")
         if sync is not self._syncs:  # each costs as much as a small commit
@@ -329,6 +334,7 @@ class Store:
         self.marks.begin_pass_if_due()
         database.execute("BEGIN IMMEDIATE")
         try:
+            self._check_alone(file.read_counters(database).commits)
             self._write_requests()
             file.put(database, "meta", self._new_notes().items())
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
@@ -342,6 +348,35 @@ class Store:
         self._keep()
         keep_marks()
         self.log.checkpoint_if_due(self._commits)
+
+    def _check_place(self) -> None:
+        """Check that the file is still where it was: elsewhere a commit would be of no use.
+
+        :raises StateError: if not.
+        """
+        try:
+            there = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        if there is None or not samestat(there, self._place):
+            raise StateError(
+                f"{self.path}: found {'another file' if there else 'no file'}, expected the one"
+                f" that this crawl has opened: it was moved or deleted. Nothing more is stored."
+                f" Start the crawl again where it is now, with all files of its job directory; if"
+                f" they are gone, restore them from a copy, or start over."
+            )
+
+    def _check_alone(self, commits: int) -> None:
+        """Check that nobody else has written to the file, because the lock was deleted, say.
+
+        :raises JobInUseError: if not.
+        """
+        if commits != self._commits:
+            raise JobInUseError(
+                f"{self.path}: found {commits:,} commits, expected {self._commits:,}: another"
+                f" process writes to it as well. This one ends and stores nothing more. Run one"
+                f" crawl at a time, on a local disk, and leave bloom.lock alone."
+            )
 
     def _write_requests(self) -> None:
         database, touched = self._database, sorted(self._touched)

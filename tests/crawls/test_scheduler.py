@@ -511,7 +511,8 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert (
-            "is damaged (database disk image is malformed); nothing more is written" in caplog.text
+            "cannot be read (database disk image is malformed); nothing more is written. Start the"
+            " crawl again first" in caplog.text
         )
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)

@@ -364,6 +364,16 @@ def waiting(bloom, target):
     return json.loads("".join(bloom(f"queue {target} --peek 99 --json")[1]))["first"]
 
 
+def test_a_filter_without_its_requests_is_not_copied_and_with_them_through_a_link(tmp_path, bloom):
+    job, elsewhere = scrapys(tmp_path / "job", "ours"), tmp_path / "elsewhere" / "bloom.sqlite"
+    elsewhere.parent.mkdir()
+    (job / "bloom.sqlite").rename(elsewhere)
+    (job / "bloom.sqlite").symlink_to(elsewhere)
+    code, _, (error,) = bloom(f"copy {elsewhere} {tmp_path / 'new'}")
+    assert (code, "requests.queue is not as that left it" in error) == (2, True)
+    assert bloom(f"copy {job} {tmp_path / 'new'}")[1][0].endswith("20 pages and 20 requests copied")
+
+
 def test_where_something_is_nothing_is_written(tmp_path, bloom):
     """A job of ours, of Scrapy's, or anything else: what is there would count as the copy's."""
     job = kept_job(tmp_path / "job", known=fingerprints(5))
