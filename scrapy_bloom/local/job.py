@@ -172,9 +172,7 @@ class Job:
         """
         store, plain = self.store, self.kind != REQUESTS
         with file.refusing(self.path):
-            state = b"" if plain else spider_state(self.folder, store.meta)
-            if state:
-                store.meta[STATE] = state
+            state = b"" if plain else self._read_state()
             store.meta |= {**owner_notes(self.identity, self.kind), PID: os.getpid()}
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
@@ -184,6 +182,11 @@ class Job:
                 beside.replace(self.folder / STATE)
         if plain:
             store.marks.collect_few()
+
+    def _read_state(self) -> bytes:
+        """Return and note the spider's state."""
+        state = self.store.meta[STATE] = spider_state(self.folder, self.store.meta)
+        return state
 
     def is_finished(self, *, waiting: bool) -> bool:
         """Return whether all pages were done before this run, and none will become eligible again.
