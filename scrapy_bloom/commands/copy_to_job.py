@@ -18,7 +18,7 @@ from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import DIGEST, FILTER, LOCK, REQUESTS, lock_job, owner_notes
-from scrapy_bloom.local.later import holds_note, waiting_body
+from scrapy_bloom.local.later import note_hold, waiting_body
 from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import STATE, digest
 from scrapy_bloom.local.store import NAME, Store
@@ -51,7 +51,8 @@ def write_job(source: Source, target: LocalTarget, owner: Project) -> None:
             keeps = source.keeps_requests or owner.keeps_requests
             identity = replace(source.identity, spider=owner.spider)
             store.meta |= owner_notes(identity, REQUESTS if keeps else FILTER)
-            store.meta |= holds_note(source.holds)
+            for slot, date in source.holds.items():
+                note_hold(store, slot, date)
             store.meta |= {DIGEST: digest(folder), STATE: source.state}
         with file.reading(beside / NAME) as database:
             if database.execute("SELECT count(*) FROM requests").fetchone() != (count,):

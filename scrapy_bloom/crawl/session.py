@@ -15,9 +15,11 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import watch_downloader
 from scrapy_bloom.crawl.redirects import (
     MOST_DROPPED,
     chain_before,
+    keep_filtered,
     note_mark,
     step_fingerprint,
     steps_to,
@@ -123,6 +125,7 @@ class Session:
         self.failed = Recent(self._window)
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
+        watch_downloader(crawler, keep_filtered)
 
     def questions(self, request: Request, fingerprint: bytes) -> Iterable[Question]:
         """Return the questions about a request, in order: if all its marks are there, it is seen.

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import (
     Engine,
-    call_later,
+    Timer,
     exit_with_error_code,
     pop_back,
     run_beside,
@@ -33,6 +33,7 @@ from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.settings import COMMIT_SYNC, Settings
 from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import counted
@@ -55,6 +56,10 @@ INTERVAL: Final = 0.05
 PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
+
+MOST_NEW: Final = 16 << 20
+"""The next commit does not wait so long once it has so many bytes of requests: they are in memory
+until then, and a slow one after many of them would let many more pile up."""
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -107,6 +112,7 @@ class LocalFrontier:
             job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine, memory)
+            self._starts = Starts(job.store, self._queues)
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = False
@@ -119,7 +125,7 @@ class LocalFrontier:
         self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
         self._delay = INTERVAL
-        self._timer: Any = None
+        self._timer = Timer(self._tick)
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
         _report_opened(report, job, len(self), unclean=unclean or job.killed)
@@ -154,8 +160,14 @@ class LocalFrontier:
                     self._in_flight.note_duplicate(request, mark)
             self._arm()
             return False
+        is_start = not (filtered or due) and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start else b""
+        if digest and self._starts.take(digest):
+            return True
         error = self._later.push(request, due) if due else self._queues.push(request)
         if error is None:
+            if digest:
+                self._starts.note(digest, self._queues.row)
             self._inc("scheduler/enqueued/disk")
         else:
             self._keep_in_memory(request, error, due, filtered=filtered)
@@ -201,7 +213,7 @@ class LocalFrontier:
     def _ready(self) -> int:
         """How many requests may be sent now."""
         here = len(self._memory) - self._memory.later
-        return here + self._queues.size_without(self._later.held)
+        return here + self._queues.ready
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
@@ -237,10 +249,9 @@ class LocalFrontier:
         (4) Release the job directory
         """
         self._closing = True
+        self._timer.cancel()
         if self._ticking is not None:
             await self._ticking
-        elif self._timer is not None:
-            self._timer.cancel()
         self._later.close()
         self._note_state()
         await self._commit(last=True)
@@ -261,12 +272,12 @@ class LocalFrontier:
             return None
         try:
             later.move_due()
-            taken = self._queues.pop(later.held)
+            taken = self._queues.pop()
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
                     break
                 self._arm()
-                taken = self._queues.pop(later.held) if later.has_room else None
+                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
             self._break(
                 StateError(
@@ -291,9 +302,11 @@ class LocalFrontier:
         """
         if self._broken or not len(self):
             return
-        if not self._rest_logged and self._later.next_due > time.monotonic() + REST:
+        due, resting = self._later.next_due, len(self) - self._ready
+        # None rests if what there is was enqueued by a handler before this one.
+        if resting and not self._rest_logged and due > time.monotonic() + REST:
             self._rest_logged = True
-            report_rest(self._report, len(self) - self._ready, self._later.next_due)
+            report_rest(self._report, resting, due)
         raise DontCloseSpider
 
     def _keep_in_memory(
@@ -314,16 +327,20 @@ class LocalFrontier:
     # Commits
 
     def _arm(self) -> None:
-        """Schedule the next commit."""
-        if self._timer is None and not self._closing:
-            self._timer = call_later(self._delay, self._tick)
+        """Schedule the next commit, soon if much waits for it in memory, unless commits fail."""
+        if self._closing or self._ticking is not None:
+            return
+        hurries = self._store.new_bytes > MOST_NEW and not (self._failing or self._unwritten)
+        self._timer.set(INTERVAL if hurries else self._delay)
 
     def _tick(self) -> None:
+        if self._ticking is not None:  # a handler of `before_commit` has set the timer
+            return
         self._ticking = Deferred.fromCoroutine(self._commit())
         self._ticking.addBoth(self._ticked)
 
     def _ticked(self, _: None) -> None:
-        self._timer = self._ticking = None
+        self._ticking = None
         self._later.note_committed()
         busy = len(self._in_flight) or self._unwritten or self._store.dirty
         if busy and not self._broken:

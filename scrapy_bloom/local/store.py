@@ -14,8 +14,8 @@ Usage, in one thread, under a lock that keeps other processes out::
     store.filter.add(fingerprint)  # was it seen?
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
-    store.read(queue, newest=True)     # waiting rows, to be taken with `take`
-    store.take(row), store.done(row)
+    store.rows(queue, newest=True)     # waiting rows
+    store.get(row), store.take(row), store.done(row)
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -103,6 +103,7 @@ class Store:
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
+        new_bytes: size of the requests that the next commit writes: until then they are in memory.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Store:
         self._touched.add(number)  # first: a count that has changed is always written
         queue.new[row] = body
         queue.size += 1
+        self.new_bytes += len(body)
         self._size += 1
         return row
 
@@ -185,8 +187,10 @@ class Store:
         """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
-        if queue.new.pop(row, None) is None:
+        if (body := queue.new.pop(row, None)) is None:
             self._gone.add(row)
+        else:
+            self.new_bytes -= len(body)
         if row in self._taken:
             self._taken.remove(row)
             queue.taken -= 1
@@ -194,25 +198,29 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the waiting requests of a queue, in order, with their rows.
+    def rows(self, number: int, *, newest: bool) -> Iterator[int]:
+        """Yield the rows of the waiting requests of a queue, in order.
 
-        A body that does not match its checksum is None. Consume what you need before changing
-        anything.
+        Consume what you need before changing anything.
 
         :param newest: whether the newest request comes first, else the oldest.
         """
         low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
         order = "DESC" if newest else "ASC"
-        asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
-        committed = (
-            (row, body if checksum == crc(row, body) else None)
-            for row, body, checksum in self._database.execute(asked, (low, high))
-        )
+        asked = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
+        committed = (row for (row,) in self._database.execute(asked, (low, high)))
         new = self.queues[number].new
-        later = ((row, new[row]) for row in (reversed(new) if newest else new))
-        rows = chain(later, committed) if newest else chain(committed, later)
-        return (row for row in rows if row[0] not in self._taken and row[0] not in self._gone)
+        rows = chain(reversed(new), committed) if newest else chain(committed, new)
+        return (row for row in rows if row not in self._taken and row not in self._gone)
+
+    def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
+        return ((row, self.get(row)) for row in self.rows(number, newest=newest))
+
+    def has(self, row: int) -> bool:
+        """Return whether a request was not done at the last commit."""
+        asked = "SELECT 1 FROM requests WHERE id = ?"
+        return self._database.execute(asked, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -224,7 +232,7 @@ class Store:
         asked = "SELECT body, crc FROM requests WHERE id = ?"
         stored = self._database.execute(asked, (row,)).fetchone()
         if stored is None:
-            raise file.DamageError("a request that waits for a time is missing")
+            raise file.DamageError("a request is missing")
         body, checksum = stored
         return body if checksum == crc(row, body) else None
 
@@ -291,6 +299,7 @@ class Store:
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
+        self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
@@ -400,6 +409,7 @@ class Store:
             if not queue.size:  # nor has it a row any more
                 del self.queues[number], self._numbers[queue.path]
                 self._free.append(number)
+        self.new_bytes = 0
         self._touched.clear()
         self._gone.clear()
         self._stored_meta = dict(self.meta)

@@ -59,7 +59,8 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **op
     job.store.marks.withheld_changed(withheld)
     for url in urls:
         job.store.push(job.store.queue("0", None), stored(Request(url)))
-    later = Later(job.store, SimpleNamespace(dumps=stored), SimpleNamespace(wake=None))
+    queues = SimpleNamespace(dumps=stored, leave_alone=lambda _: None)
+    later = Later(job.store, queues, SimpleNamespace(wake=None))
     for url, seconds in waits:
         assert later.push(Request(url), time.monotonic() + seconds) is None
     for slot, seconds in holds:
