@@ -35,7 +35,7 @@ from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import digest
 from scrapy_bloom.local.store import NAME, Store
 
-_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
 class LocalTarget:
