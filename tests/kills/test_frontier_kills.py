@@ -14,7 +14,7 @@ import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.filters import contents
-from support.kills import ONCE, POINTS, items_in, series
+from support.kills import POINTS, items_in, series
 from support.localsite import LocalSite, StormySite
 from support.processes import run_line
 
