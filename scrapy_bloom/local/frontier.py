@@ -34,7 +34,6 @@ from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Starts
-from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC, Settings
 from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import counted
@@ -79,10 +78,9 @@ class LocalFrontier:
     It is opened in these steps; the first that fails releases the job directory, as it was:
 
     (1) Lock the job directory, and check whose it is
-    (2) Take over a job of Scrapy's own scheduler, if there is one
-    (3) Check the file, and read the filter
-    (4) Open Scrapy's priority queue over the stored requests
-    (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+    (2) Check the file, and read the filter
+    (3) Open Scrapy's priority queue over the stored requests
+    (4) Commit that a run has begun, and give Scrapy the spider's state of the last commit
 
     :param report: writes to stats and log.
     :param folder: the job directory.
@@ -111,8 +109,6 @@ class LocalFrontier:
         digests = fingerprinter.digests
         job = Job(folder, Identity(spider.name, fingerprinter.wrapped, session.made_by), REQUESTS)
         with job.opening():
-            if job.previous != REQUESTS:
-                take_over(job, settings, classes.plain, classes.start, digests=digests)
             job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine, memory)
