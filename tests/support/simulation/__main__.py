@@ -5,10 +5,13 @@ what is printed; of a single one all that has happened is.
 """
 
 import gc
+import logging
 import sys
 import warnings
 from contextlib import ExitStack
 from unittest import mock
+
+from twisted.logger import STDLibLogObserver, globalLogBeginner
 
 from support.internals import state_of
 from support.simulation import clock
@@ -19,6 +22,8 @@ from support.simulation.shared import SharedWorld
 def main(server, name, first, end=None):
     """Run histories; return how many went wrong."""
     clock.install()
+    logging.lastResort = None  # a history has a handler
+    globalLogBeginner.beginLoggingTo([STDLibLogObserver()], redirectStandardIO=False)
     gc.freeze()
     seeds = range(int(first), int(end or int(first) + 1))
     return sum(went_wrong(server, name, seed, show=end is None) for seed in seeds)

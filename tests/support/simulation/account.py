@@ -13,13 +13,13 @@ which is its own; the others redirect to it, and count for it.
 from collections import Counter
 
 from scrapy import Request
-from support.simulation.servers import BASE, KEY, Observer
-from support.simulation.site import KINDS, page_of
 
 from scrapy_bloom.commands.requests import readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.reader import Reader
+from support.simulation.servers import BASE, KEY, Observer
+from support.simulation.site import KINDS, page_of
 
 
 class Account:

@@ -61,6 +61,12 @@ TIME = Time()
 
 def install():
     """Let all code in this process read the clock of the simulation."""
-    time.monotonic = lambda: TIME.clock.monotonic()
-    time.time = lambda: TIME.clock.time()
-    downloader.monotonic = time.monotonic  # it has imported the name
+
+    def monotonic():
+        return TIME.clock.monotonic()
+
+    def wall():
+        return TIME.clock.time()
+
+    time.monotonic, time.time = monotonic, wall
+    downloader.monotonic = monotonic  # it has imported the name

@@ -1,4 +1,4 @@
-"""A process in a simulation: an event loop of its own that takes one step at a time, and threads."""
+"""A process in a simulation: an event loop of its own that takes single steps, and threads."""
 
 import asyncio
 import selectors
@@ -8,6 +8,7 @@ from functools import partial
 from math import inf
 
 from scrapy.crawler import Crawler
+
 from support.simulation.clock import TIME, Clock
 
 

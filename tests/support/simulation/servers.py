@@ -9,13 +9,13 @@ from functools import partial
 
 import redis
 from redis import retry
-from support.simulation.clock import EPOCH, TIME
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis import project, upkeep
 from scrapy_bloom.redis.client import RETRY, Server, beginning
 from scrapy_bloom.redis.worker import Worker
+from support.simulation.clock import EPOCH, TIME
 
 KEY = "crawl"
 BASE = beginning(KEY)
@@ -225,4 +225,8 @@ def install(world):
     SimulatedWorker.world = world
     project.Worker = SimulatedWorker
     Server.connect = lambda _, __: Client(world.servers, world.running)
-    retry.sleep = lambda seconds: world.running.lose_time(seconds)
+
+    def sleep(seconds):
+        world.running.lose_time(seconds)
+
+    retry.sleep = sleep

@@ -6,7 +6,7 @@ would not see that a guard is missing.
 
 from twisted.internet.defer import succeed
 
-from scrapy_bloom.redis.ledger import Ledger
+from scrapy_bloom.crawl.engine import Engine
 from scrapy_bloom.redis.starting_over import Starts
 
 ALL = {
@@ -66,9 +66,12 @@ SHARED = {
         "faults": {"freeze": 3, "kill": 0.3},
         "features": {"redirects": 0.1, "waits": 0.1},
         "delay": 1.0,
+        "answers": (0.02, 0.1, 0.4, 1.0),
         "concurrent": 1,
+        "pages": 40,
         "hosts": 5,
         "rate": 0.15,
+        "calm": 100.0,
     },
     "outages": {"faults": {"cut": 3, "full": 1, "freeze": 0.5}, "features": ALL},
     "stops": {"faults": {"stop": 3, "join": 2, "full": 1, "cut": 1}, "features": ALL},
@@ -89,28 +92,26 @@ _VANISHED = """  if some then start_over() end
   return some"""
 
 
-def _all_that_is_done(ledger):
-    """Return what to take of a ledger that waits for no answer."""
-    return ledger.ask()
-
-
+_ALONE = {"workers": 1, "concurrent": 1}  # so that most requests are in the server
 CONTROLS = {
     "roll-backs without numbers": {
         "faults": {"back": 2, "late": 2},
         "without": {_LOST: ""},
     },
     "requests that vanish unnoticed": {
-        "faults": {"key": 2, "late": 1},
+        **_ALONE,
+        "faults": {"queue": 1},
         "whole": False,
         "without": {_VANISHED: ""},
     },
     "flushes without start()": {
-        "faults": {"flush": 1, "kill": 0.5},
+        **_ALONE,
+        "faults": {"flush": 1},
         "patches": [(Starts, "run", lambda _: succeed(None))],
     },
-    "pages that are done before their links are stored": {
-        "faults": {"kill": 3},
-        "patches": [(Ledger, "due", _all_that_is_done)],
+    "pages that are done once they are sent": {
+        "faults": {"kill": 1},
+        "patches": [(Engine, "has", lambda *_: False)],
     },
 }
 SETS = SHARED | CONTROLS

@@ -2,7 +2,7 @@
 
 from support.simulation import servers
 from support.simulation.account import SharedAccount
-from support.simulation.servers import KEY, Servers
+from support.simulation.servers import BASE, KEY, Servers
 from support.simulation.world import World
 
 
@@ -104,6 +104,9 @@ class SharedWorld(World):
 
     def fault_key(self):
         self.servers.delete()
+
+    def fault_queue(self):
+        self.servers.now.delete(BASE + "queue")
 
     def fault_keys(self):
         self.servers.delete(0.4)

@@ -9,10 +9,11 @@ import asyncio
 from collections import Counter, defaultdict
 from functools import partial
 
-import scrapy_bloom
 from scrapy import Request, Spider
 from scrapy.exceptions import DownloadTimeoutError
 from scrapy.http import HtmlResponse, TextResponse
+
+import scrapy_bloom
 from support.simulation.clock import TIME
 
 KINDS = "page", "redirect", "twice", "itself"
@@ -20,11 +21,12 @@ KINDS = "page", "redirect", "twice", "itself"
 
 
 class Link:
-    """A link: to which page, over which kind of URL, and how it is requested."""
+    """A link to a page: over which kind of URL, and how it is requested."""
 
-    def __init__(self, page, kind="page", *, meta=None, unstorable=False, priority=0, errback=False):
-        self.page, self.kind, self.meta = page, kind, meta or {}
-        self.unstorable, self.priority, self.errback = unstorable, priority, errback
+    def __init__(self, page):
+        self.page, self.kind, self.meta = page, "page", {}
+        self.unstorable = self.errback = False
+        self.priority = 0
 
 
 class Site:
@@ -35,6 +37,7 @@ class Site:
         pages: how many.
         hosts: on how many hosts.
         features: shares of links or pages that have each, by name.
+        answers: how many seconds an answer may take.
 
     Attributes:
         links: of each page.
@@ -42,8 +45,9 @@ class Site:
         early: pages that were fetched before the time they were to wait for.
     """
 
-    def __init__(self, world, pages, hosts, features):
+    def __init__(self, world, pages, hosts, features, answers):
         self._world, self._hosts, self._features = world, hosts, features
+        self._answers = answers
         self._chance = chance = world.chance
         self.pages = range(pages)
         self.seeds = [0, 1][: chance.choice((1, 2))]
@@ -73,7 +77,8 @@ class Site:
         def has(feature):
             return chance.random() < self._features.get(feature, 0)
 
-        link = Link(to, unstorable=has("unstorable"), errback=chance.random() < 0.3)
+        link = Link(to)
+        link.unstorable, link.errback = has("unstorable"), chance.random() < 0.3
         if has("redirects"):
             link.kind = chance.choice(KINDS[1:])
         if has("waits"):
@@ -142,7 +147,7 @@ class Site:
             self.early.append(request.url)
         chance = self._chance
         self._world.note("served", self._world.running.name, request.url)
-        await asyncio.sleep(chance.choice((0.02, 0.1, 0.4, 1.0)) + is_page * self._slow[page])
+        await asyncio.sleep(chance.choice(self._answers) + is_page * self._slow[page])
         if self._world.faulty and chance.random() < self._features.get("busy", 0):
             until = TIME.now + chance.choice((2, 15, 60))
             self._left_alone[host] = max(self._left_alone[host], until)

@@ -29,7 +29,9 @@ SETTINGS = {
     "BLOOM_CAPACITY": 1000,
     "BOT_NAME": "simulated",
     "CONCURRENT_ITEMS": 2,
-    "DOWNLOADER_MIDDLEWARES": {f"scrapy.downloadermiddlewares.{name}": None for name in _MIDDLEWARES},
+    "DOWNLOADER_MIDDLEWARES": {
+        f"scrapy.downloadermiddlewares.{name}": None for name in _MIDDLEWARES
+    },
     "DOWNLOAD_HANDLERS": {
         "http": Handler,
         **dict.fromkeys(("https", "ftp", "file", "data", "s3")),
@@ -53,6 +55,7 @@ class World:
         hosts: of the site.
         workers: how many there are at first.
         features: of the site.
+        answers: how many seconds it may take for one.
         faults: how often each kind comes, relative to the others; the class of a world has them.
         rate: how many faults come in a second.
         calm: after so many seconds nothing happens any more.
@@ -74,15 +77,16 @@ class World:
         self,
         seed,
         *,
-        pages=40,
+        pages=30,
         hosts=3,
         workers=3,
         features=(),
         faults=(),
-        rate=0.1,
-        calm=100.0,
+        rate=0.4,
+        calm=40.0,
         delay=0.0,
         concurrent=4,
+        answers=(0.1, 0.5, 2.0, 5.0),
         latencies=(0.001, 0.005, 0.03, 0.3),
         settings=(),
     ):
@@ -98,7 +102,7 @@ class World:
         self._latencies = latencies
         self._faults, self._rate = dict(faults), rate
         self.faulty = bool(self._faults)
-        self.site = Site(self, pages, hosts, dict(features))
+        self.site = Site(self, pages, hosts, dict(features), answers)
         self.settings = {
             **self.settings,
             "CONCURRENT_REQUESTS": concurrent,
