@@ -9,7 +9,7 @@ import pytest
 from support.processes import Run, environment
 from support.simulation.sets import CONTROLS, SHARED
 
-HISTORIES = int(os.environ.get("HISTORIES", "10"))
+HISTORIES = int(os.environ.get("HISTORIES", "6"))
 """Of each set; `make kills` asks for many."""
 
 AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0 SET SEED"

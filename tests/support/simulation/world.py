@@ -43,6 +43,7 @@ SETTINGS = {
     "RETRY_TIMES": 40,
     "TELNETCONSOLE_ENABLED": False,
     "TWISTED_REACTOR_ENABLED": False,
+    "WARN_ON_GENERATOR_RETURN_VALUE": False,  # it parses the source of each callback
 }
 
 
