@@ -37,7 +37,6 @@ CREATE TABLE blocks (id INTEGER PRIMARY KEY, bits BLOB, crc INT);
 CREATE TABLE marks (id INTEGER PRIMARY KEY, slice INT, size INT, packed BLOB, crc INT);
 CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT ROWID;
 CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROWID;
-CREATE TABLE exact (slice INT, fingerprint BLOB, PRIMARY KEY (slice, fingerprint)) WITHOUT ROWID;
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
 """
@@ -176,6 +175,14 @@ def check_header(path: Path) -> None:
             f"{path}: found format {version}, expected format {FORMAT}. It was left as it is: use"
             f" the version of scrapy-bloom that wrote it."
         )
+
+
+def followed(path: Path) -> Path:
+    """Return where a file is, if the path is a link to it: SQLite keeps its log there.
+
+    Whatever is opened by a path that a user has named is opened by this one.
+    """
+    return path.resolve() if path.is_symlink() else path
 
 
 def log_size(path: Path) -> int:

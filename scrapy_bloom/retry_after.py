@@ -12,7 +12,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import BACK, leave_first_slot, scheduler_of, slot_of
+from scrapy_bloom.crawl.engine import copy_to_go_back, leave_first_slot, scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
@@ -74,13 +74,12 @@ class RetryAfter:
     ) -> Request | None:
         """Put a request back whose host began to be left alone while a middleware held it up.
 
-        One that awaited ``robots.txt``, say.
+        One that awaited ``robots.txt``, say. If it cannot be copied, it is sent.
         """
         held_until = getattr(scheduler_of(self._crawler), "held_until", None)
         if held_until is None or not (until := held_until(request)):  # another scheduler has none
             return None
-        meta = {**request.meta, BACK: True, DELAY: max(0.0, until - time.monotonic())}
-        return request.replace(meta=meta)
+        return copy_to_go_back(request, **{DELAY: max(0.0, until - time.monotonic())})
 
     def process_response(
         self,

@@ -169,13 +169,6 @@ RETRY_AFTER: Final = Option(
     ' a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores the header. It needs'
     " `scrapy_bloom.Scheduler`.",
 )
-EXACT: Final[Option[bool]] = Option(
-    "BLOOM_EXACT",
-    default=False,
-    read=_read_flag,
-    meaning="Never mistake a new page for a seen one. It needs"
-    " `scrapy_bloom.Scheduler` with a `JOBDIR`. The guide Exact has the costs.",
-)
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
     "auto",

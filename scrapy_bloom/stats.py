@@ -35,7 +35,7 @@ UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 WITHDRAWN: Final = Stat(
     "bloom/withdrawn",
-    "new requests that Scrapy's own scheduler could not store: their pages are eligible again",
+    "new requests that could not be stored: their pages are eligible again",
 )
 FORGOTTEN: Final = Stat("bloom/forgotten", "times that a page was forgotten: it is eligible again")
 NOT_FORGOTTEN: Final = Stat(

@@ -54,7 +54,8 @@ class LocalTarget:
 
     def __init__(self, path: Path, project: Project) -> None:
         self.name = str(path.parent if path.name == NAME else path)
-        self.path = path if path.name == NAME or path.is_file() else path / NAME
+        path = path if path.name == NAME or path.is_file() else path / NAME
+        self._folder, self.path = path.parent, file.followed(path)
         self._project = project
 
     # Inspecting
@@ -67,7 +68,6 @@ class LocalTarget:
                 **asdict(identity_in(store)),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "exact": bool(store.meta.get("exact")),
                 "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
@@ -89,24 +89,16 @@ class LocalTarget:
     def copying(self) -> Iterator[Store]:
         """Open what is to be copied into Redis.
 
-        :raises StateError: if marks without their requests would be copied, or without the list
-            that makes them exact.
+        :raises StateError: if marks without their requests would be copied.
         """
         with self._reading() as store:
-            folder = self.path.parent
-            plain = store.meta.get(KIND) != REQUESTS
-            if plain and (not store.clean or waits_with_scrapy(folder)):
+            plain, folders = store.meta.get(KIND) != REQUESTS, {self._folder, self.path.parent}
+            if plain and (not store.clean or any(map(waits_with_scrapy, folders))):
                 raise StateError(
                     f"{self.name}: its requests are in Scrapy's own queue,"
-                    f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
-                    f" be fetched. Let the crawl finish, or resume it once with"
+                    f" {self._folder / SCRAPYS_QUEUE}, and without them the pages that wait would"
+                    f" never be fetched. Let the crawl finish, or resume it once with"
                     f" scrapy_bloom.Scheduler, which takes them over."
-                )
-            if store.meta.get("exact"):
-                raise StateError(
-                    f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
-                    f" copied into Redis, and without it pages would be lost. Finish the crawl"
-                    f" here."
                 )
             yield store
 
@@ -144,12 +136,12 @@ class LocalTarget:
         else:
             with self._reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store.seen for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store.filter for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.seen.forget_many, store.seen.add
+                forget, add = store.filter.forget_many, store.filter.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield identity_in(store), change
                 if store.clean:
@@ -189,7 +181,7 @@ class LocalTarget:
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
+        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self._folder)}
         return store
 
     def _remove(self) -> None:

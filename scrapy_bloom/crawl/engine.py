@@ -16,7 +16,7 @@ from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import scrapy
 from scrapy import Request, signals
@@ -60,6 +60,7 @@ class Engine:
         self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
+        self._with_spider: WeakSet[Request] = WeakSet()
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
         watched = (
             (engine, "_download"),
@@ -102,6 +103,11 @@ class Engine:
         """Whether the spider is being closed."""
         return getattr(self._engine._slot, "closing", None) is not None  # noqa: SLF001 - see above
 
+    @property
+    def pipelines(self) -> tuple[Any, ...]:
+        """The item pipelines."""
+        return tuple(getattr(self._scraper.itemproc, "middlewares", ()))
+
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
@@ -109,14 +115,13 @@ class Engine:
     def take_back(self, slot: str, **meta: object) -> None:
         """Have the requests that wait in a download slot enqueued again, with this in their meta.
 
-        What somebody awaits there stays, such as ``robots.txt``.
+        What somebody awaits there stays, such as ``robots.txt``, and what cannot be copied.
         """
         queue: Any = getattr(self._engine.downloader.slots.get(slot), "queue", ())
         for request, response in [*queue]:
-            if request.callback is not NO_CALLBACK:
+            if request.callback is not NO_CALLBACK and (back := copy_to_go_back(request, **meta)):
                 queue.remove((request, response))
-                again = request.replace(meta={**request.meta, BACK: True, **meta})
-                response.callback(again)  # as if a downloader middleware had answered with it
+                response.callback(back)  # as if a downloader middleware had answered with it
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
@@ -177,6 +182,8 @@ class Engine:
 
         def watched_handle(result: Any, request: Request) -> Any:
             self._note_output(result, request)
+            if not isinstance(result, Request):
+                self._with_spider.add(request)
             try:
                 return handle(result, request)
             finally:
@@ -201,6 +208,13 @@ class Engine:
     def yielded_by(self, request: Request) -> Request | None:
         """Return the request that led to this one; None if unknown."""
         return self._yielded_by.get(request)
+
+    def may_have_led_to_others(self, request: Request) -> bool:
+        """Return whether the spider has the answer to a request.
+
+        Not so before it is there, nor if a retry or redirect came in its place.
+        """
+        return request in self._with_spider
 
     def is_from_start(self, request: Request) -> bool:
         """Return whether ``start()`` yielded a request. A page's links may inherit the meta key."""
@@ -299,6 +313,37 @@ class Downloads:
         slot.close()  # cancels its timer
         least = self._clock() - (1 + _jitter_of(slot)) * slot.delay
         slot.lastseen = min(slot.lastseen, least)
+
+
+def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -> None:
+    """Call `note` with each response, failure or request out of the downloader, and its request.
+
+    If this version of Scrapy does not show them, nothing is watched.
+    """
+    engine: Any = engine_of(crawler)
+    handle = getattr(engine, "_handle_downloader_output", None)
+    if handle is None:
+        return
+
+    def watched_handle(result: Any, request: Request) -> Any:
+        with suppress(Exception):  # their meta may be anything
+            note(result, request)
+        return handle(result, request)
+
+    engine._handle_downloader_output = watched_handle  # noqa: SLF001 - see above
+
+
+def copy_to_go_back(request: Request, **meta: object) -> Request | None:
+    """Return a copy of a request that goes back before it was sent; None if it cannot be copied.
+
+    A class of the project's may need further arguments, and a middleware may have set a priority
+    that Scrapy refuses in a new request.
+
+    :param meta: is added to its meta.
+    """
+    with suppress(Exception):
+        return request.replace(meta={**request.meta, BACK: True, **meta})
+    return None
 
 
 def pop_back(request: Request) -> bool:

@@ -82,7 +82,7 @@ class InFlight:
         """Record a request that waits in memory because it cannot be stored.
 
         The page that yielded it waits for it. If that page is unknown or not in flight, all pages
-        in flight wait: one of them led to it, unless ``start()`` did.
+        wait whose answers the spider has: one of them led to it, unless ``start()`` did.
 
         :param error: why it cannot be stored.
         :param marks: its marks.
@@ -117,6 +117,11 @@ class InFlight:
             )
         return request
 
+    def leave(self, request: Request) -> None:
+        """Record that a request could not be enqueued: the pages that led to it are never done."""
+        for visit in self._led_to(request):
+            visit.waits_for += 1
+
     def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
 
@@ -136,7 +141,10 @@ class InFlight:
             return ()
         by = self._engine.yielded_by(request)
         parent = None if by is None else self._visits.get(by)
-        return tuple(self._visits.values()) if parent is None else (parent,)
+        if parent is not None:
+            return (parent,)
+        may_be = self._engine.may_have_led_to_others
+        return tuple(visit for page, visit in self._visits.items() if may_be(page))
 
     def start_kept(self, request: Request) -> None:
         """Record that a held request was taken."""

@@ -9,16 +9,21 @@ GET without its body. So a request that is not a GET carries its mark with it.
 Many pages may redirect to one login or error page. The first redirect marks it, and those that come
 before its response are dropped as seen. If that page is then forgotten, the pages that redirected
 to it must be forgotten as well: they are marked although they were never parsed.
+
+A retry is not filtered, and redirects keep that: a page that was fetched already would be fetched
+again. So what a page redirects to after a retry is filtered if the page was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from scrapy import Request
+from scrapy import Request
+
+RETRIED: Final = "bloom_retried"
+"""Key in the meta of the retry of a filtered page: its URL, so that nothing else can inherit it."""
 
 MARKS: Final = "bloom_marks"
 """Key in a request's meta: marks of requests other than GET, as hex, by URL."""
@@ -30,6 +35,22 @@ MOST_DROPPED: Final = 10_000
 _MOST_STEPS: Final = 5
 """Forgetting a page also forgets up to five redirect steps back to it, seen or not. More steps lead
 back only by mistake, as in a loop."""
+
+
+def keep_filtered(output: Any, request: Request) -> None:
+    """Have a request filtered to which a filtered page redirects after a retry.
+
+    :param output: what came out of the downloader.
+    :param request: the request that went in.
+    """
+    meta = request.meta
+    if not isinstance(output, Request):
+        meta.pop(RETRIED, None)  # the spider may request the page again, and want no filter
+    elif output.dont_filter and (not request.dont_filter or meta.get(RETRIED) == request.url):
+        if output.url == request.url:
+            output.meta[RETRIED] = request.url
+        elif request.dont_filter and output.meta.get("redirect_urls", ())[-1:] == [request.url]:
+            output.dont_filter = False
 
 
 def note_mark(request: Request, fingerprint: bytes) -> None:

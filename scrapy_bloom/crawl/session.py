@@ -15,9 +15,11 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.engine import watch_downloader
 from scrapy_bloom.crawl.redirects import (
     MOST_DROPPED,
     chain_before,
+    keep_filtered,
     note_mark,
     step_fingerprint,
     steps_to,
@@ -123,6 +125,7 @@ class Session:
         self.failed = Recent(self._window)
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
+        watch_downloader(crawler, keep_filtered)
 
     def questions(self, request: Request, fingerprint: bytes) -> Iterable[Question]:
         """Return the questions about a request, in order: if all its marks are there, it is seen.
@@ -264,10 +267,12 @@ class Session:
             return False
         return known
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: Request) -> bool:
         """Make the page of a request eligible again: it was new, but the scheduler lost it.
 
         The pages that redirected to it are forgotten as well: only they lead to it.
+
+        :returns: whether that worked.
         """
         try:
             known = [
@@ -279,6 +284,8 @@ class Session:
             self._report.add(stats.WITHDRAWN, int(known[0]))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)
+            return False
+        return True
 
     def _forget(self, page: Page, *, failed: bool) -> None:
         for pages in self.following(page):

@@ -15,17 +15,25 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import Engine, call_later, pop_back, run_beside
+from scrapy_bloom.crawl.engine import (
+    Engine,
+    Timer,
+    exit_with_error_code,
+    pop_back,
+    run_beside,
+    write_no_state,
+)
 from scrapy_bloom.crawl.in_flight import InFlight, Visit
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC, Settings
 from scrapy_bloom.signals import forget_page, hold_slot
@@ -50,7 +58,15 @@ PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
 
+MOST_NEW: Final = 16 << 20
+"""The next commit does not wait so long once it has so many bytes of requests: they are in memory
+until then, and a slow one after many of them would let many more pile up."""
+
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
+
+MOST_UNWRITTEN: Final = 1_000
+"""Pages whose items could not be written out. With more, no request is sent: each has its items in
+memory, and is fetched again after a kill."""
 
 
 class LocalFrontier:
@@ -89,7 +105,7 @@ class LocalFrontier:
     ) -> None:
         assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
         settings, engine = Settings.of(crawler), Engine(crawler)
-        self._engine = engine
+        self._crawler, self._engine = crawler, engine
         self._session = session = Session(crawler, settings, report)
         fingerprinter = session.fingerprinter
         digests = fingerprinter.digests
@@ -100,10 +116,11 @@ class LocalFrontier:
             job.open(settings, digests=digests)
             self._queues = Queues(crawler, spider, engine, job.store, classes)
             self._later = Later(job.store, self._queues, engine, memory)
+            self._starts = Starts(job.store, self._queues)
             job.begin()
         self._job, self._store, self._memory = job, job.store, self._later.memory
         self._rest_logged = False
-        session.filter = job.store.seen
+        session.filter = job.store.filter
         self._spider, self._report, self._inc = spider, report, report.inc
         self._sync = settings[COMMIT_SYNC] == "machine"
         self._in_flight = InFlight(engine, report)
@@ -112,7 +129,7 @@ class LocalFrontier:
         self._items = Items(crawler, engine, report, sync=self._sync, unclean=unsure)
         self._unwritten: list[Visit] = []  # done, but their items are not written out yet
         self._delay = INTERVAL
-        self._timer: Any = None
+        self._timer = Timer(self._tick)
         self._ticking: Deferred[None] | None = None
         self._closing = self._broken = self._failing = False
         _report_opened(report, job, len(self), unclean=unclean or job.killed)
@@ -127,7 +144,17 @@ class LocalFrontier:
     # What the scheduler calls
 
     def enqueue(self, request: Request) -> bool:
-        """Store a request with its mark; return False if it is a duplicate."""
+        """Store a request with its mark; return False if it is a duplicate.
+
+        If that fails, what led to the request stays, and is fetched again by the next run.
+        """
+        try:
+            return self._enqueue(request)
+        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+            self._leave(request, error)
+            return True
+
+    def _enqueue(self, request: Request) -> bool:
         due = pop_due(request, self._report)
         filtered = not (pop_back(request) or request.dont_filter)
         if filtered and self._session.check(request) is SEEN:
@@ -137,8 +164,14 @@ class LocalFrontier:
                     self._in_flight.note_duplicate(request, mark)
             self._arm()
             return False
+        is_start = not (filtered or due) and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start else b""
+        if digest and self._starts.take(digest):
+            return True
         error = self._later.push(request, due) if due else self._queues.push(request)
         if error is None:
+            if digest:
+                self._starts.note(digest, self._queues.row)
             self._inc("scheduler/enqueued/disk")
         else:
             self._keep_in_memory(request, error, due, filtered=filtered)
@@ -151,9 +184,10 @@ class LocalFrontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        request = self._memory.pop(self._later.held_until)
+        if len(self._unwritten) > MOST_UNWRITTEN:
+            return None
+        request, row = self._memory.pop(self._later.held_until), None
         if request is not None:
-            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._pop()
@@ -161,10 +195,14 @@ class LocalFrontier:
                 self._later.await_due()
                 return None
             request, row = taken
-            self._in_flight.start(request, row)
             self._inc("scheduler/dequeued/disk")
         self._inc("scheduler/dequeued")
         self._arm()
+        # Last, as then nothing may be raised: what is in flight and not with the engine is done.
+        if row is None:
+            self._in_flight.start_kept(request)
+        else:
+            self._in_flight.start(request, row)
         return request
 
     def pending(self) -> bool:
@@ -179,7 +217,7 @@ class LocalFrontier:
     def _ready(self) -> int:
         """How many requests may be sent now."""
         here = len(self._memory) - self._memory.later
-        return here + self._queues.size_without(self._later.held)
+        return here + self._queues.ready
 
     def forget(self, request: Request, failed: bool = False) -> bool:  # noqa: FBT001, FBT002 - a signal
         """Make a page eligible again (next run if it has failed); return whether it was known."""
@@ -215,10 +253,9 @@ class LocalFrontier:
         (4) Release the job directory
         """
         self._closing = True
+        self._timer.cancel()
         if self._ticking is not None:
             await self._ticking
-        elif self._timer is not None:
-            self._timer.cancel()
         self._later.close()
         self._note_state()
         await self._commit(last=True)
@@ -239,14 +276,21 @@ class LocalFrontier:
             return None
         try:
             later.move_due()
-            taken = self._queues.pop(later.held)
+            taken = self._queues.pop()
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
                     break
                 self._arm()
-                taken = self._queues.pop(later.held) if later.has_room else None
+                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
-            self._break(error)
+            self._break(
+                StateError(
+                    f"{self._store.path} cannot be read ({error}); nothing more is written. Start"
+                    f" the crawl again first: it resumes if the disk only failed to read once. If"
+                    f" it is refused then, restore the job directory from a copy, or delete it and"
+                    f" crawl again."
+                )
+            )
             return None
         if self._queues.unreadable:
             errors, self._queues.unreadable = self._queues.unreadable, []
@@ -262,9 +306,11 @@ class LocalFrontier:
         """
         if self._broken or not len(self):
             return
-        if not self._rest_logged and self._later.next_due > time.monotonic() + REST:
+        due, resting = self._later.next_due, len(self) - self._ready
+        # None rests if what there is was enqueued by a handler before this one.
+        if resting and not self._rest_logged and due > time.monotonic() + REST:
             self._rest_logged = True
-            report_rest(self._report, len(self) - self._ready, self._later.next_due)
+            report_rest(self._report, resting, due)
         raise DontCloseSpider
 
     def _keep_in_memory(
@@ -285,16 +331,20 @@ class LocalFrontier:
     # Commits
 
     def _arm(self) -> None:
-        """Schedule the next commit."""
-        if self._timer is None and not self._closing:
-            self._timer = call_later(self._delay, self._tick)
+        """Schedule the next commit, soon if much waits for it in memory, unless commits fail."""
+        if self._closing or self._ticking is not None:
+            return
+        hurries = self._store.new_bytes > MOST_NEW and not (self._failing or self._unwritten)
+        self._timer.set(INTERVAL if hurries else self._delay)
 
     def _tick(self) -> None:
+        if self._ticking is not None:  # a handler of `before_commit` has set the timer
+            return
         self._ticking = Deferred.fromCoroutine(self._commit())
         self._ticking.addBoth(self._ticked)
 
     def _ticked(self, _: None) -> None:
-        self._timer = self._ticking = None
+        self._ticking = None
         self._later.note_committed()
         busy = len(self._in_flight) or self._unwritten or self._store.dirty
         if busy and not self._broken:
@@ -307,6 +357,8 @@ class LocalFrontier:
         """
         try:
             await self._commit_done(last=last)
+        except BloomError as error:
+            self._break(error)
         except Exception as error:
             self._report.add(stats.COMMIT_ERRORS)
             self._delay = min(_SLOWEST, self._delay * 2)
@@ -328,13 +380,13 @@ class LocalFrontier:
         if not self._unwritten and not self._store.dirty:
             return
         done, self._unwritten = self._unwritten, []
-        if not await self._items.flush():
-            if not last:
+        written = await self._items.flush()
+        if not written:  # the pages stay stored; what they led to is committed
+            if last:
+                self._items.log_kept(len(done))
+            else:
                 self._unwritten = done + self._unwritten
-                self._delay = min(_SLOWEST, self._delay * 2)
-                return
-            self._items.log_kept(len(done))
-            done = []  # they stay stored, with all they led to
+            done = []
         for visit in done:
             if visit.row is not None:
                 self._store.done(visit.row)
@@ -349,7 +401,10 @@ class LocalFrontier:
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
-        self._delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        delay = max(INTERVAL, PAUSE * (perf_counter() - began))
+        self._delay = delay if written else max(delay, min(_SLOWEST, self._delay * 2))
+        if len(done) > MOST_UNWRITTEN:
+            self._engine.wake()
         self._report.set_if_used(stats.LATER, len(self._later))
         self._report.set(stats.PENDING, len(self._store))
 
@@ -370,16 +425,36 @@ class LocalFrontier:
             return
         self._store.meta[STATE] = pickled
 
-    def _break(self, error: Exception) -> None:
-        """Stop writing: the contents of the file cannot be trusted."""
-        if not self._broken:
-            self._broken = True
-            self._report.give_up(
+    def _leave(self, request: Request, error: Exception) -> None:
+        """Leave to the next run what led to a request that could not be enqueued."""
+        self._report.once(
+            logging.ERROR,
+            "%s could not be enqueued. The page that led to it is not done: the next run fetches it"
+            " again. More such errors are not shown.",
+            request,
+            failure=error,
+        )
+        try:
+            self._in_flight.leave(request)
+            sure = self._session.withdraw(request)
+        except Exception:  # noqa: BLE001 - no memory
+            sure = False
+        if not sure:
+            self._break(
                 StateError(
-                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
-                    f" the job directory from a copy, or delete it and crawl again."
+                    f"{self._store.path}: a request could not be enqueued ({error!r}), and neither"
+                    f" could its page be forgotten, so nothing more is written. Start the crawl"
+                    f" again: it resumes from the last commit."
                 )
             )
+
+    def _break(self, error: BloomError) -> None:
+        """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""
+        if not self._broken:
+            self._broken = True
+            exit_with_error_code(self._crawler)
+            write_no_state(self._crawler)  # it would not be that of the last commit
+            self._report.give_up(error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

@@ -26,7 +26,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
     SCRAPYS_MARKS,
@@ -36,7 +36,7 @@ from scrapy_bloom.local.scrapys import (
     waits_with_scrapy,
 )
 from scrapy_bloom.local.store import NAME, Store
-from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Job:
 
     Attributes:
         folder: its absolute path: a crawl may change the working directory.
-        path: path of its file.
+        path: path of its file, also where a link to that is in the folder.
         previous: the kind of the last run; empty if there was none.
         store: the contents of its file, once opened.
         restored: how many fingerprints were there.
@@ -101,7 +101,7 @@ class Job:
 
     def __init__(self, folder: Path, identity: Identity, kind: str) -> None:
         self.folder = folder.absolute()
-        self.path = self.folder / NAME
+        self.path = file_in(self.folder)
         self.identity = identity
         self.kind = kind
         self.previous = ""
@@ -109,7 +109,7 @@ class Job:
         self.killed = False
         with file.refusing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_job(self.folder).lock
+        self._lock = lock_job(self.path.parent).lock
         with self.opening():
             self._check()
 
@@ -218,6 +218,10 @@ class Job:
             if self.kind != REQUESTS:
                 self.store.meta[DIGEST] = digest(self.folder)
             self.store.close()
+        except BloomError as error:
+            logger.error("%s", error)  # noqa: TRY400 - the message says it all
+            self.abandon()
+            return False
         except (sqlite3.Error, OSError) as error:
             resumes = "resumes from the last commit. No page is lost, but some are fetched again"
             logger.error(  # noqa: TRY400 - the message says it all
@@ -249,10 +253,10 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     :raises JobInUseError: if another process is using it. What Scrapy reads then must not be used.
     :raises StateError: if something cannot be read or moved.
     """
-    path = folder / NAME
+    path = file_in(folder)
     if not path.exists():
         return False
-    with file.refusing(folder), lock_job(folder):
+    with file.refusing(folder), lock_job(path.parent):
         meta, clean = read_meta(path)
         if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
             return False  # `Job` reports what is wrong when opened
@@ -293,7 +297,7 @@ def check_unused(folder: Path) -> None:
 
     :raises StateError: if it has requests or marks. Everything is left as it is.
     """
-    stored, way = folder / NAME, f"set {BACKEND.setting} = 'local'"
+    stored, way = file_in(folder), f"set {BACKEND.setting} = 'local'"
     if not read_meta(stored)[0]:
         stored, way = folder / SCRAPYS_QUEUE, "remove your SCHEDULER"
         if not waits_with_scrapy(folder):
@@ -315,7 +319,7 @@ def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool
     :raises SettingError: if it was made for other settings; likewise.
     """
     fresh = new_filter(settings, digests=digests)
-    return Store(path, fresh, exact=settings[EXACT], read_only=read_only)
+    return Store(path, fresh, read_only=read_only)
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
@@ -346,6 +350,11 @@ def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
     return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
 
 
+def file_in(folder: Path) -> Path:
+    """Return the path of the file of a job directory."""
+    return file.followed(folder / NAME)
+
+
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
     """Return the notes in a job's file, none if there is none, and whether its last run closed it.
 
@@ -370,6 +379,7 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
 def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
     """Lock a job directory as a crawl does, so that no crawl can start in it.
 
+    :param folder: where its file is, which a job directory may only link to.
     :raises JobInUseError: if a crawl is using it.
     :raises StateError: if it cannot be locked.
     """

@@ -1,7 +1,7 @@
 """What must not be sent yet in a crawl with a job directory: requests, and hosts left alone.
 
 A waiting request is a row like any other, in a queue of its own. When its time comes it moves to
-Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are a note.
+Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are notes.
 
 Dates are stored with how long the wait was, so that a clock that was set back while no crawl ran
 makes nobody wait longer than that again.
@@ -13,8 +13,8 @@ import json
 import struct
 import time
 from collections.abc import Iterator
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from scrapy_bloom.crawl.engine import Timer
 from scrapy_bloom.crawl.later import Holds, Memory, Waiting
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.local.store import Store
 
-_HOLDS: Final = "holds"  # the note: slot -> date, seconds
+_HOLDS: Final = "holds "
+"""How the keys of the notes begin that have the holds: slot -> date, seconds. A number follows."""
+
+_NOTES: Final = 256
+"""Over so many notes the holds are spread: a further one among 10,000 writes only some 40 again."""
+
 _HEAD: Final = struct.Struct(">ddq")  # date, seconds of the wait, priority; then the request
 _MOST_PRIORITY: Final = 2**63 - 1
 _MOVED: Final = 50  # most requests that move at once
@@ -67,9 +72,13 @@ def stored_requests(store: Store) -> Iterator[Stored]:
 def stored_holds(store: Store) -> dict[str, float]:
     """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
     now = time.time()
-    dates: dict[str, tuple[float, float]] = json.loads(store.meta.get(_HOLDS) or "{}")
-    ends = {slot: min(date, now + seconds) for slot, (date, seconds) in dates.items()}
-    return {slot: end for slot, end in ends.items() if end > now}
+    return {
+        slot: min(date, now + seconds)
+        for key, note in store.meta.items()
+        if key.startswith(_HOLDS)
+        for slot, (date, seconds) in json.loads(note).items()
+        if date > now
+    }
 
 
 class Later:
@@ -96,6 +105,7 @@ class Later:
             self._rows.push(since + each.date, each.row)
         for slot, date in stored_holds(store).items():
             self._holds.hold(slot, since + date)
+            queues.leave_alone(slot)
 
     def __len__(self) -> int:
         """Return how many requests wait for a time."""
@@ -117,12 +127,14 @@ class Later:
         return None
 
     def move_due(self) -> None:
-        """Move some requests whose time has come to Scrapy's queue.
+        """Move some requests whose time has come to Scrapy's queue, and serve slots again.
 
         Those that cannot be read are listed in its ``unreadable``, and stay stored.
 
         :raises sqlite3.Error: if a row is missing or cannot be read.
         """
+        for slot in self._holds.pop_over():
+            self._queues.serve(slot)
         for row in self._rows.pop_due(_MOVED):
             body = self._store.get(row)
             try:
@@ -139,11 +151,14 @@ class Later:
 
     def hold(self, slot: str, seconds: float) -> None:
         """Leave a slot alone for so long."""
-        now = time.monotonic()
+        now, date = time.monotonic(), time.time()
         self._holds.hold(slot, now + seconds)
-        ends = {name: until - now for name, until in self._holds.items()}
-        dates = {name: (time.time() + left, left) for name, left in ends.items()}
-        self._store.meta[_HOLDS] = json.dumps(dates)
+        self._queues.leave_alone(slot)
+        key = f"{_HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
+        note = json.loads(self._store.meta.get(key) or "{}")
+        left = self._holds[slot] - now
+        ends = {name: end for name, end in note.items() if end[0] > date}
+        self._store.meta[key] = json.dumps(ends | {slot: (date + left, left)})
 
     @property
     def held(self) -> list[str]:
@@ -181,9 +196,7 @@ class Later:
     @property
     def next_due(self) -> float:
         """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
-        now = time.monotonic()
-        ends = (end for end in self._holds.values() if end > now)
-        return min(self._rows.next_due, self.memory.next_due, min(ends, default=inf))
+        return min(self._rows.next_due, self.memory.next_due, self._holds.next_end)
 
     def await_due(self) -> None:
         """Wake the engine when the next request or slot is due. Without room a commit wakes it."""

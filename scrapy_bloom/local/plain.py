@@ -10,10 +10,9 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import is_inspection_command
 from scrapy_bloom.crawl.session import Session
-from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
-from scrapy_bloom.settings import EXACT, Settings
+from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted
 
@@ -38,12 +37,6 @@ class PlainFilter:
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings.of(crawler)
-        if settings[EXACT] and not is_inspection_command(crawler):
-            raise SettingError(
-                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
-                f" JOBDIR. Without these use Scrapy's own filter, which is exact:"
-                f" DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'."
-            )
         self._report = report
         self.session = session = Session(crawler, settings, report)
         fingerprinter = session.fingerprinter
@@ -67,7 +60,8 @@ class PlainFilter:
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
-            self._job, self._filter, session.filter = job, job.store.filter, job.store.seen
+            self._job = job
+            session.filter = self._filter = job.store.filter
             self._report_opened(job, unclean=unclean)
         crawler.signals.connect(session.forget, signal=forget_page)
 

@@ -20,6 +20,7 @@ from scrapy_bloom.local.job import (
     KIND,
     REQUESTS,
     Job,
+    file_in,
     open_store,
     owner_notes,
     read_meta,
@@ -54,7 +55,7 @@ def is_for_scrapy(folder: Path) -> bool:
     be read does not count; opening it reports what is wrong.
     """
     try:
-        kind = read_meta(folder / NAME)[0].get(KIND)
+        kind = read_meta(file_in(folder))[0].get(KIND)
         theirs = kind == FILTER or (kind is None and not why_unclean(folder))
         return theirs and waits_with_scrapy(folder)
     except (StateError, OSError):
@@ -78,7 +79,7 @@ def take_over(
     folder, queue = job.folder, job.folder / SCRAPYS_QUEUE
     if not _is_stopped(job) or not (queue / ACTIVE).exists():
         return
-    beside = folder / "taking-over"
+    beside = job.path.parent / "taking-over"
     shutil.rmtree(beside, ignore_errors=True)
     with file.refusing(folder), ExitStack() as stack:
         beside.mkdir()
@@ -144,7 +145,7 @@ def _add_marks(store: Store, path: Path) -> None:
     if path.exists():
         with path.open("rb") as stream:
             for number, fingerprint in enumerate(read_seen(stream), 1):
-                store.seen.add(fingerprint)
+                store.filter.add(fingerprint)
                 if number % _MARKS == 0:
                     store.commit()
 

@@ -254,6 +254,12 @@ def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
     assert worker.turns.take_returning() == []
 
 
+def test_a_slot_that_is_left_alone_for_no_time_is_served(worker):
+    (taken,) = worker.take(0.0)
+    assert worker.turns.hold(Request("http://a/"), 0) == {b"a": worker.now}
+    assert worker.turns.pop() is taken
+
+
 def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypatch):
     worker = Worker(monkeypatch, delay=0.0, by_host=False)
     request = Request("http://a/")

@@ -168,6 +168,26 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
     assert crawler.stats.get_value("bloom/frontier/later") == 1
 
 
+@ensureDeferred
+async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, caplog):
+    """Nothing waits for a time then: to say until when raised an error."""
+
+    class Fed(Follower):
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.feed, signal=signals.spider_idle)
+            return spider
+
+        def feed(self):
+            self.crawler.engine.crawl(Request(self.url + "fed"))
+
+    with Pages(fan("a") | {"/fed": []}) as pages:
+        await crawl(Fed, kept, url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/a": 1, "/fed": 1}
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
 # Hosts
 
 

@@ -357,7 +357,7 @@ def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
 @ensureDeferred
 async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     caplog.set_level(logging.INFO)
-    chosen = kept(job, BLOOM_CANONICAL="usual", BLOOM_EXACT=True)
+    chosen = kept(job, BLOOM_CANONICAL="usual")
     with site() as pages:
         await crawl(Stopping, chosen, url=pages.url)
         crawler = await crawl(Follower, chosen, url=pages.url)
@@ -365,7 +365,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
         r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
-    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
+    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
         r"Crawl stopped: [1-9]\d* requests? done in this run, \d+ pages known, \d+ links checked,"
@@ -493,12 +493,13 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
         await crawl(Stopping, kept(job), url=pages.url)
         before = stored_in(job)
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "read", read)
+            patched.setattr(Store, "rows", read)
             patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert (
-            "is damaged (database disk image is malformed); nothing more is written" in caplog.text
+            "cannot be read (database disk image is malformed); nothing more is written. Start the"
+            " crawl again first" in caplog.text
         )
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)
@@ -574,13 +575,13 @@ class Heavy:
         self.clock = clock
 
     def __reduce__(self):
-        self.clock.append(self.clock[-1] + 1.0)
+        self.clock.append(self.clock[-1] + 100.0)
         return int, (len(self.clock),)  # another one each time
 
 
 @ensureDeferred
 async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypatch):
-    """Ten seconds pass before the next commit, in which the crawl is over."""
+    """A quarter of an hour passes before the next commit, in which the crawl is over."""
     clock = [0.0]
     monkeypatch.setattr(frontier, "perf_counter", lambda: clock[-1])
     monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
@@ -594,7 +595,49 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
         await crawl(Loaded, kept(job), url=pages.url)
     assert pages.missed == set()
     # At the first commit, perhaps one more, and at the end; by Scrapy, too.
-    assert 2 <= clock[-1] <= 5
+    assert 200 <= clock[-1] <= 500
+
+
+@ensureDeferred
+async def test_start_requests_that_wait_are_not_stored_again_by_each_run(job):
+    class Many(Follower):
+        async def start(self):
+            for number in range(20):
+                yield Request(f"{self.url}?{number}", dont_filter=True)
+
+    stops = {"CLOSESPIDER_PAGECOUNT": 4, "CONCURRENT_REQUESTS": 1}
+    with Pages({"/": []}) as pages:
+        crawlers = [await crawl(Many, kept(job, **stops), url=pages.url + "/") for _ in range(3)]
+        await crawl(Many, kept(job), url=pages.url + "/")
+    waiting = [stat(crawler, "pending") for crawler in crawlers]
+    # What a run has done is stored again by the next one, as start() wants: but not what waits.
+    assert max(waiting) <= 20
+    assert set(pages.hits) == {f"/?{number}" for number in range(20)}
+
+
+@ensureDeferred
+async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
+    """They stay there until the next commit, which waits the longer the more it writes."""
+    monkeypatch.setattr(frontier, "PAUSE", 1e6)
+    monkeypatch.setattr(frontier, "INTERVAL", 0)
+    monkeypatch.setattr(frontier, "MOST_NEW", 50_000)
+    sizes = []
+    commit = Store.commit
+
+    def counted(self, **how):
+        sizes.append(self.new_bytes)
+        commit(self, **how)
+
+    class Large(Follower):
+        def request(self, response, href):
+            return response.follow(href, meta={"large": bytes(20_000)})
+
+    monkeypatch.setattr(Store, "commit", counted)
+    with site() as pages:
+        await crawl(Large, kept(job, CONCURRENT_REQUESTS=1), url=pages.url)
+    assert pages.missed == set()
+    assert len(sizes) > 9
+    assert max(sizes) < 500_000  # one page has up to nine links
 
 
 @ensureDeferred

@@ -64,7 +64,7 @@ def test_every_mark_is_taken_over_and_none_is_invented(folder, records, cut):
     ends = [*itertools.accumulate(len(write(mark)) for write, mark in records)]
     left = ends[-1] - cut if records else 0
     whole = [mark for end, (_, mark) in zip(ends, records, strict=True) if end <= left]
-    assert all(one in job.store.seen for one in whole)
+    assert all(one in job.store.filter for one in whole)
     assert job.restored <= len({mark for _, mark in records})
     assert len(job.store) == 10
     job.abandon()

@@ -251,7 +251,6 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
         ("copy job other", "found a path, expected the URL of a Redis server"),
         ("copy waiting {}", "are in Scrapy's own queue"),
-        ("copy exact {}", "found the table of BLOOM_EXACT"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
@@ -263,7 +262,6 @@ def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said
     stored_job(job.parent / "waiting", fingerprints(5))
     (job.parent / "waiting" / "requests.queue").mkdir()
     (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
-    stored_job(job.parent / "exact", fingerprints(9), BLOOM_EXACT=True)
     server.client().hset("other", "none", "of ours")
     before = contents(job.parent)
     line, _, setting = line.replace("{}", f"{server.url}#other").partition(" -s ")

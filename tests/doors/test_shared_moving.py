@@ -70,7 +70,7 @@ def finish(project, site, server, workers=1, **settings):
     for run in runs:
         run.complete()
         # A worker that a slow machine starts when the others are through says so.
-        late = [text for text in run.logged("WARNING") if "has finished this crawl" in text]
+        late = [text for text in run.logged("WARNING") if "have left nothing to fetch" in text]
         assert run.logged("WARNING") == (late if workers > 1 else [])
     assert site.missed == set()
 

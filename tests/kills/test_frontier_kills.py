@@ -42,10 +42,9 @@ NO_REACTOR = (
 SERIES = {
     "plain": {"spider": "items"},
     "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
-    "async callbacks, one queue, exact": {
+    "async callbacks, one queue": {
         "spider": "waiting",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
-        "BLOOM_EXACT": True,
     },
     "many hosts": {
         "spider": "hosts",

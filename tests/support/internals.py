@@ -28,6 +28,16 @@ def scheduler_of(crawler):
     return crawler.engine._slot.scheduler
 
 
+def send(crawler, request):
+    """Let the engine of a crawl download a request that its scheduler has returned."""
+    crawler.engine._download(request)
+
+
+def answer(crawler, request, result):
+    """Let the engine of a crawl have what came out of the downloader for a request."""
+    crawler.engine._handle_downloader_output(result, request)
+
+
 def synchronous(crawler):
     """Return how SQLite writes the commits of a crawl.
 

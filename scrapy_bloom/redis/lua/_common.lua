@@ -101,7 +101,7 @@ local function divide(slices, window)
   return live, over
 end
 
--- Delete slices. Redis frees the memory in the background: the 10,000 keys of ten billion pages take 20 ms.
+-- Delete slices. Redis frees strings at once, not in the background: at 1e8 pages that takes some 150 ms.
 local function drop(slices)
   for _, slice in ipairs(slices) do
     call('UNLINK', slice.name .. 'again', slice.name .. 'ages')
