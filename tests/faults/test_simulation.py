@@ -12,7 +12,8 @@ from support.simulation.sets import CONTROLS, SHARED
 HISTORIES = int(os.environ.get("HISTORIES", "6"))
 """Of each set; `make kills` asks for many."""
 
-AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0 SET SEED"
+AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0"
+"""Repeats one on a server, which is emptied; a name and a seed follow."""
 
 
 def simulate(folder, server, *arguments):
@@ -25,7 +26,7 @@ def simulate(folder, server, *arguments):
 @pytest.mark.parametrize("name", SHARED)
 def test_no_page_is_lost_in_any_history(server, tmp_path, name):
     code, said = simulate(tmp_path, server, name, 0, HISTORIES)
-    assert code == 0, f"{said}To see one (the server is emptied):\n{AGAIN}"
+    assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"
 
 
 @pytest.mark.parametrize("name", CONTROLS)

@@ -7,6 +7,7 @@ would not see that a guard is missing.
 from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.redis import frontier
 from scrapy_bloom.redis.starting_over import Starts
 
 ALL = {
@@ -108,6 +109,11 @@ CONTROLS = {
         **_ALONE,
         "faults": {"flush": 1},
         "patches": [(Starts, "run", lambda _: succeed(None))],
+    },
+    "requests that do not wait": {
+        "faults": {"kill": 1},
+        "features": {"waits": 0.3},
+        "patches": [(frontier, "pop_due", lambda *_: 0.0)],
     },
     "pages that are done once they are sent": {
         "faults": {"kill": 1},

@@ -16,6 +16,9 @@ from support.simulation.site import Handler, Site, SiteSpider
 _PATIENCE = 2_000.0
 """Seconds in which a crawl must end once nothing happens to it any more."""
 
+_CLOCKS = {"set_ahead", "set_back", "speed", "split"}
+"""Faults after which clocks differ."""
+
 _MIDDLEWARES = (
     *("cookies.CookiesMiddleware", "defaultheaders.DefaultHeadersMiddleware"),
     *("downloadtimeout.DownloadTimeoutMiddleware", "httpauth.HttpAuthMiddleware"),
@@ -241,6 +244,8 @@ class World:
         for process in self.processes:
             if process.reason not in (None, "finished", "shutdown"):
                 self.wrong.append(f"{process.name} ended: {process.reason}")
+        if self.site.early and not _CLOCKS.intersection(self._faults):
+            self.wrong.append(f"fetched too early: {self.site.early}")
 
 
 class _Log(logging.Handler):
