@@ -50,7 +50,7 @@ class Scheduler(ScrapyScheduler):
 
     ``bloom.sqlite``
         Every request that is not done, all marks, and ``spider.state``.
-    ``bloom.sqlite-wal``, ``-shm``, ``-checkpoint``
+    ``bloom.sqlite-wal``, ``-shm``
         Its log, while a crawl runs and after a kill.
     ``bloom.lock``
         Locked while a crawl runs.

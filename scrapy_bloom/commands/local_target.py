@@ -35,7 +35,7 @@ from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
 from scrapy_bloom.local.store import NAME, Store
 
-_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
 class LocalTarget:

@@ -119,11 +119,14 @@ class Marks:
         blocks.reverse()  # they are taken from the end
         self._pass = Pass(blocks, self._last_row, self.journal)
 
-    def write(self) -> Callable[[], None]:
+    def write(self) -> tuple[Callable[[], None], int]:
         """Write all changes, and some of the pass, in the transaction that is open.
 
-        :returns: what to call once that is committed, to drop from memory what was written.
+        :returns: what to call once that is committed, to drop from memory what was written; and by
+            how much :func:`file.tally` has changed.
         """
+        listed = {*self._changes.again, *self._changes.over[-OVER_AT_ONCE:]}
+        before = self._checksums(listed)
         slices = {*slice_rows(self._filter)}
         may_sweep = self._write_slices(slices)
         last_row, marks = self._write_journal()
@@ -141,7 +144,13 @@ class Marks:
             if self._pass is not None:
                 self._keep_pass(self._pass, blocks)
 
-        return keep
+        return keep, self._checksums(listed) - before
+
+    def _checksums(self, fingerprints: Iterable[bytes]) -> int:
+        """Return the sum of the checksums of their rows in `again`."""
+        asked = "SELECT crc FROM again WHERE fingerprint = ?"
+        rows = (self._database.execute(asked, (each,)).fetchone() for each in fingerprints)
+        return sum(row[0] for row in rows if row)
 
     def _keep_pass(self, current: Pass, blocks: int) -> None:
         """Drop what a commit has written from a pass, which may be complete now."""

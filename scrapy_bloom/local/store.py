@@ -284,7 +284,6 @@ class Store:
         _compact(self._database)
         self.log.checkpoint()
         self._database.close()  # which checkpoints the rest and removes the log
-        self.log.closed()
 
     def abandon(self) -> None:
         """Close the file as after the last commit; the next run finds that this one was killed."""
@@ -311,6 +310,7 @@ class Store:
         asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
         if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
             raise file.DamageError("a queue has not as many requests as were recorded")
+        self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
     def _read_filter(
@@ -344,17 +344,18 @@ class Store:
         database.execute("BEGIN IMMEDIATE")
         try:
             self._check_alone(file.read_counters(database).commits)
-            self._write_requests()
+            requests = self._write_requests()
             file.put(database, "meta", self._new_notes().items())
+            keep_marks, again = self.marks.write()
+            tally = self._tally + requests + again
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
-            file.put(database, "counters", [(1, *counters)])
-            keep_marks = self.marks.write()
+            file.put_counters(database, counters, tally)
             database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
-        self._keep()
+        self._keep(tally)
         keep_marks()
         self.log.checkpoint_if_due(self._commits)
 
@@ -387,10 +388,14 @@ class Store:
                 f" crawl at a time, on a local disk, and leave bloom.lock alone."
             )
 
-    def _write_requests(self) -> None:
+    def _write_requests(self) -> int:
+        """Write new requests, and delete those that are done; return the tally's change."""
         database, touched = self._database, sorted(self._touched)
+        change = -sum(map(file.weight, self._gone))
         for number in touched:
-            file.put(database, "requests", self.queues[number].new.items())
+            new = self.queues[number].new
+            file.put(database, "requests", new.items())
+            change += sum(map(file.weight, new))
         gone = ((row,) for row in sorted(self._gone))
         database.executemany("DELETE FROM requests WHERE id = ?", gone)
         for number in touched:
@@ -399,10 +404,12 @@ class Store:
                 file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
             else:
                 database.execute("DELETE FROM queues WHERE id = ?", (number,))
+        return change
 
-    def _keep(self) -> None:
+    def _keep(self, tally: int) -> None:
         """Drop the changes that are committed."""
         self._commits += 1
+        self._tally = tally
         for number in self._touched:
             queue = self.queues[number]
             queue.new.clear()

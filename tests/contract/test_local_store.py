@@ -336,7 +336,6 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
     assert len(pages) < begun.stat().st_size < int.from_bytes(pages[28:32], "big") * 4096
     with begun.open("rb+") as one:
         one.write(pages)
-    Path(f"{begun}-checkpoint").touch()
     store = Store(begun, LocalFilter(300, 1e-9))
     assert check(store) == commits.number
     store.close()

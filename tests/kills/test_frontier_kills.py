@@ -8,13 +8,14 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from importlib import import_module
+from itertools import chain
 from operator import attrgetter
 
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.filters import contents
-from support.kills import CLOSING, MOMENTS, ONCE, items_in, series
+from support.kills import ONCE, POINTS, items_in, series
 from support.localsite import LocalSite, StormySite
 
 from scrapy_bloom import file
@@ -79,7 +80,7 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     )
 
 
-@pytest.mark.parametrize("moment", [*MOMENTS, *ONCE, *CLOSING])
+@pytest.mark.parametrize("moment", [*chain(*POINTS.values())])
 def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))

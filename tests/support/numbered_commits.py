@@ -86,7 +86,7 @@ def check(store, *, whole=True):
 def copied(path, folder):
     """Copy the files of a store as a kill would leave them."""
     folder.mkdir()
-    for part in ("", "-wal", "-checkpoint"):
+    for part in ("", "-wal"):
         source = path.with_name(path.name + part)
         if source.exists():
             shutil.copy(source, folder / source.name)
