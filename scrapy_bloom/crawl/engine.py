@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -388,6 +388,20 @@ def write_no_state(crawler: Crawler) -> None:
     for extension in crawler.extensions.middlewares if crawler.extensions else ():
         if isinstance(extension, SpiderState):
             extension.jobdir = None
+
+
+@contextmanager
+def no_requests(crawler: Crawler) -> Iterator[None]:
+    """Keep the engine from sending requests in this block: its scraper is not open yet.
+
+    If something is enqueued then, Scrapy fails with an ``AssertionError``.
+    """
+    engine = engine_of(crawler)
+    engine.pause()
+    try:
+        yield
+    finally:
+        engine.unpause()
 
 
 def refuse(crawler: Crawler, reason: str) -> None:

@@ -360,6 +360,32 @@ async def test_a_server_that_has_answered_is_waited_for_at_the_start(
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
+async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(
+    own, own_server, caplog, key
+):
+    """By an extension, say. It went to Scrapy's memory queue, and closed the spider."""
+    own_server.client().config_set("min-replicas-to-write", 1)
+    dropped = []
+    with Pages(fan("a", "early")) as pages:
+        crawler = make_crawler(Follower, own)
+        crawler.signals.connect(
+            lambda request: dropped.append(request.url), signals.request_dropped, weak=False
+        )
+        crawling = crawler.crawl(url=pages.url + "/")
+        await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
+        for _ in range(2):
+            crawler.engine.crawl(Request(pages.url + "/early"))
+        own_server.client().config_set("min-replicas-to-write", 0)
+        await crawling
+    assert pages.hits == {"/": 1, "/a": 1, "/early": 1}
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert dropped == [pages.url + "/early"] * 2  # the second one, and the link to it
+    assert "AssertionError" not in caplog.text
+    assert left(own_server, key) == (0, 0, 0)
+
+
+@ensureDeferred
 async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
     """It may await what is asyncio's, as when it runs for the first time."""
 
