@@ -159,7 +159,8 @@ class SharedKey:
         known: fingerprints that are there, see :meth:`learn`.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
-        renewed: when this worker last renewed its lease, by ``time.monotonic()``.
+        renewed: when this worker last renewed its lease, by ``time.monotonic()``; infinitely long
+            ago if it has none.
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
@@ -341,7 +342,7 @@ class SharedKey:
     def beat(self) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
-        Surprises are left to the next call: it has a caller who can act on them.
+        A surprise ends the lease, so there will be a call: it has a caller who can act on that.
 
         :raises BackendError: if there was no answer.
         """
@@ -350,7 +351,10 @@ class SharedKey:
         word, *answer = self._worker.run(
             "beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
         )
-        if word != b"ok" or lives != self._lives:
+        if lives != self._lives:
+            return
+        if word != b"ok":
+            self.renewed = -inf
             return
         self.renewed = max(self.renewed, before)
         back, failed, self._forgotten = map(int, answer)

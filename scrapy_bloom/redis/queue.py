@@ -131,7 +131,7 @@ class SharedQueue:
 
     @property
     def has_lease(self) -> bool:
-        """Whether, by its own clock, this worker cannot have been taken for dead."""
+        """Whether this worker cannot have been taken for dead, as far as it knows."""
         return self.shared.renewed > time.monotonic() - upkeep.LEASE
 
     # Calls
@@ -152,7 +152,8 @@ class SharedQueue:
         :param busy: slots of which it has enough requests.
         """
         take = min(BATCH, want)
-        if self._call is None and (self.has_work or take or look):
+        # Without a lease, whatever has become of it is only learnt by a call.
+        if self._call is None and (self.has_work or take or look or not self.has_lease):
             call, self._call, self.next_call = self.next_call, self.next_call, Call()
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
@@ -181,6 +182,12 @@ class SharedQueue:
                 "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
                 " again. Every page that start() or another page links to is still fetched.",
                 *(self.shared.place, lost),
+            )
+        else:
+            logger.warning(
+                "%s: this worker missed its lease of %g s: its process or the machine stood still,"
+                " or it could not reach Redis. Others have what it had taken; it goes on.",
+                *(self.shared.place, upkeep.LEASE),
             )
         return Answer(void=True, start_over=bool(lost))
 

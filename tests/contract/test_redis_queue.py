@@ -244,6 +244,22 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
         assert one.queue.has_lease
 
 
+def test_what_a_heartbeat_learns_makes_a_call(server, join, key):
+    """A worker with requests in hand and nothing to say stood still for ever."""
+    one, two = join(), join()
+    one.offer("a")
+    two.take(1)
+    let_die(server, two, key)
+    one.queue.shared.beat()
+    assert two.queue.prepare(0) is None
+    two.queue.shared.beat()
+    assert not two.queue.has_lease
+    assert two.queue.prepare(0) is not None
+    assert two.exchange().void
+    assert two.queue.has_lease
+    assert two.queue.prepare(0) is None
+
+
 # What vanishes, and what is in the way
 
 

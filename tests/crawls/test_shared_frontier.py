@@ -14,7 +14,7 @@ from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
 from support.graceful_stop import Stopping
-from support.lease_times import shift_leases
+from support.lease_times import all_are_well, shift_leases
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
@@ -29,7 +29,8 @@ from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import SharedKey, delete
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -361,9 +362,7 @@ async def test_a_server_that_has_answered_is_waited_for_at_the_start(
 
 @ensureDeferred
 @pytest.mark.each_scrapy
-async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(
-    own, own_server, caplog, key
-):
+async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_server, caplog, key):
     """By an extension, say. It went to Scrapy's memory queue, and closed the spider."""
     own_server.client().config_set("min-replicas-to-write", 1)
     dropped = []
@@ -405,6 +404,37 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
         await crawl(Unlucky, shared, url=pages.url)
     assert pages.missed == set()
     assert Unlucky.starts == 3
+
+
+@ensureDeferred
+async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
+    own, own_server, key, caplog, monkeypatch
+):
+    """It has a request that waits for its turn, none in flight, and nothing to say."""
+    monkeypatch.setattr(upkeep, "LEASE", 0.5)
+    monkeypatch.setattr("scrapy_bloom.redis.key.AHEAD", 60.0)
+    client, other = own_server.client(), Worker(Server(own_server.url), 10.0)
+
+    def is_dead():
+        shift_leases(own_server, key, -3600)
+        all_are_well(own_server, key)
+        other.run("beat", key, client.hget(key, "epoch"), "other", LEASE, MOST_TRIES)
+        return any(b" dead " in value for value in client.hvals(key))
+
+    def die():
+        until(lambda: pages.hits and left(own_server, key) == (0, 1, 0))
+        until(is_dead)  # it may be just renewing its lease
+
+    settings = own | {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 3, "CLOSESPIDER_TIMEOUT": 60}
+    with Pages(fan("a")) as pages:
+        crawling = make_crawler(Follower, settings)
+        running = crawling.crawl(url=pages.url + "/")
+        await deferToThread(die)
+        await running
+    other.close()
+    assert crawling.stats.get_value("finish_reason") == "finished"
+    assert pages.hits == {"/": 1, "/a": 1}
+    assert "this worker missed its lease of 0.5 s" in caplog.text
 
 
 @ensureDeferred
