@@ -14,6 +14,7 @@ from scrapy.utils.request import fingerprint
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
 from support.graceful_stop import Stopping
+from support.in_flight import taken_by
 from support.lease_times import all_are_well, shift_leases
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
@@ -422,7 +423,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
         return any(b" dead " in value for value in client.hvals(key))
 
     def die():
-        until(lambda: pages.hits and left(own_server, key) == (0, 1, 0))
+        until(lambda: taken_by(own_server, os.getpid()) == [pages.url + "/a"])
         until(is_dead)  # it may be just renewing its lease
 
     settings = own | {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 3, "CLOSESPIDER_TIMEOUT": 60}
