@@ -73,11 +73,10 @@ def log_unreadable(report: Report, error: Exception) -> None:
     report.add(stats.UNREADABLE)
     report.once(
         logging.ERROR,
-        "A request in Redis cannot be read by this worker (%r). It goes back to the queue for"
-        " workers with newer code. After %s tries it is moved to the failed list, and"
+        "A request in Redis cannot be read by this worker (%r). It waits for workers with other"
+        " code. If in the end no worker can read it, it is moved to the failed list, and"
         " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
         error,
-        MOST_TRIES,
         stats.UNREADABLE.key,
     )
 
@@ -104,10 +103,9 @@ def warn_of_failed(report: Report, queue: SharedQueue) -> None:
     """Warn if there are requests on the failed list."""
     if failed := queue.counts.failed:
         report.warn(
-            f"{counted(failed, 'request')} on the failed list, after {MOST_TRIES} tries: each"
-            f" time a worker died with it, took longer than its lease of {upkeep.LEASE:g} s, or"
-            f" could not load it. 'scrapy bloom queue --failed' shows them, and 'scrapy bloom"
-            f" queue --retry' puts them back."
+            f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
+            f" {MOST_TRIES} workers died with it or missed their lease. 'scrapy bloom queue"
+            f" --failed' shows which, and 'scrapy bloom queue --retry' puts them back."
         )
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_TRIES: Final = 10
-"""A request goes to the failed list after this many workers died with it or could not read it."""
+"""A request goes to the failed list after this many workers have died with it."""
 
 
 def new_name() -> str:

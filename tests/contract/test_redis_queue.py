@@ -57,23 +57,64 @@ def test_batches_larger_than_the_filter_are_taken_whole(join):
 # Requests that nobody can read, and those that kill their workers
 
 
-def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed_list(join, key):
-    worker, order = join(), []
-    for number in range(3):
-        worker.offer(number, priority=9 - number)
+def refuse(worker, *names):
+    """Say that a worker cannot read these, of those that it has."""
+    for name in names:
+        worker.queue.release(worker.have.pop(name), "unreadable")
     worker.say()
+
+
+def test_what_one_worker_cannot_read_goes_to_those_that_have_not_tried(join, server, key):
+    """One that took it ten times over put it on the failed list within seconds."""
+    new, old = join(), join()
+    new.offer(*"abcd")
+    assert new.take(4) == list("abcd")
+    old.say()
+    refuse(new, "b", "c")
     for _ in range(MOST_TRIES + 2):
-        for name in worker.take(1):
-            order.append(name)
-            taken = worker.have.pop(name)
-            worker.queue.release(taken, "unreadable" if name == "0" else "done")
+        assert new.take(9) == []
+    assert left(server, key) == (2, 2, 0)
+    assert sorted(old.take(2) + old.take(2)) == ["b", "c"]
+    assert [taken.tries for taken in old.have.values()] == [0, 0]
+    refuse(old, "c")
+    assert new.take(9) == old.take(9) == []
+    late = join()  # it comes while there is something to do
+    assert late.take(9) == ["c"]
+    for worker in (new, old, late):
+        worker.done()
         worker.say()
-    assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
-    assert worker.queue.counts.failed == 1
-    assert requests(worker, key, "failed") == ["0"]
-    worker.queue.shared.call(Call(retry=5))
-    assert requests(worker, key, "queue") == ["0"]
-    assert [taken.tries for taken in worker.exchange(1).taken] == [0]
+    assert left(server, key) == (0, 0, 0)
+
+
+def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(join, server, key):
+    one, two, dead = join(), join(), join()
+    one.offer(*"abc")
+    one.take(3)
+    two.say()
+    dead.say()
+    refuse(one, "a", "b")
+    let_die(server, dead, key)
+
+    def sweep():
+        all_are_well(server, key)
+        one.queue.shared.beat()
+        return left(server, key)
+
+    assert sweep() == sweep() == (2, 1, 0)
+    assert sorted(two.take(4)) == ["a", "b"]
+    refuse(two, "a", "b")
+    assert sweep() == (2, 1, 0)  # the third one may lead to something that brings another worker
+    one.done()
+    one.say()
+    assert sweep() == (0, 0, 2)
+    one.say()
+    assert one.queue.is_over()
+    assert sorted(requests(one, key, "failed")) == ["a", "b"]
+    notes = [each.note for each in Reader(one.queue.worker, key).failed()]
+    assert notes == ["unreadable"] * 2
+    one.queue.shared.call(Call(retry=5))
+    assert sorted(one.take(2)) == ["a", "b"]
+    assert [taken.tries for taken in one.have.values()] == [0, 0]
 
 
 def let_die(server, worker, key):

@@ -62,12 +62,38 @@ local function put_portion_back(cursor, most)
   return places.queue, places.failed
 end
 
+-- Put a portion of the requests that no living worker can read on the failed list: nothing else is left to do.
+local function fail_unread()
+  if call('EXISTS', queue, later, taken) > 0 then return end
+  local alive, at = {}, '-'
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local _, ends = read_worker(call('HGET', header, field))
+      if ends ~= 'dead' then alive[#alive + 1] = short_name(field) end
+    end
+  end
+  for _ = 1, PORTION do
+    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
+    if not entry then return end
+    local names, member = entry:match('^(%S+) (.*)$')
+    local tried = true
+    for _, name in ipairs(alive) do tried = tried and names:find(name, 1, true) end
+    if tried then
+      call('ZREM', unread, entry)
+      fail(member, 'unreadable')
+    else
+      at = '(' .. names .. ' \255'
+    end
+  end
+end
+
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
 -- of put_portion_back().
 local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
-  if queued + failed_now > 0 then count() end
+  if some_unread then fail_unread() end
+  if queued + failed_now > 0 or some_unread then count() end
   local over = format_time(clock)
   for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
     call('ZREM', frees, slot)
