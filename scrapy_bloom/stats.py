@@ -81,8 +81,8 @@ REQUEUED: Final = Stat(
 )
 FAILED_LIST: Final = Stat(
     "bloom/frontier/failed",
-    "requests on the failed list: ten workers died with them or missed their lease, or no worker"
-    " could read them",
+    "requests on the failed list: ten workers died with them or were blocked by them, or no"
+    " worker could read them",
 )
 
 FROM_INFO: Final = {

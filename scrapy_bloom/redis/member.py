@@ -70,7 +70,7 @@ class Taken:
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
-        note: on the failed list, why it is there: ``tries`` or ``unreadable``.
+        note: on the failed list, why it is there: ``died``, ``blocked`` or ``unreadable``.
     """
 
     id: bytes

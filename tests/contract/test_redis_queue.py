@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from support import short_leases
@@ -195,6 +196,46 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
 
 
 # Workers that stand still
+
+
+def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server, join, key):
+    """Each gives up its lease, also if it is not dead."""
+    rescuer = join()
+    rescuer.offer("a")
+    rescuer.say()
+    for _ in range(MOST_TRIES):
+        with Crawler(server.url, key) as victim:
+            assert victim.take(1) == ["a"]
+            victim.queue.shared.beat(give_up=True)
+            assert not victim.queue.has_lease
+            all_are_well(server, key)
+            rescuer.queue.shared.beat()
+            assert victim.exchange().void
+    assert left(server, key) == (0, 0, 1)
+    (failed,) = Reader(rescuer.queue.worker, key).failed()
+    assert failed.note == "blocked"
+
+
+@pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
+def test_a_blocked_event_loop_costs_the_lease_after_a_time(
+    server, join, key, monkeypatch, caplog, share, keeps
+):
+    """Callbacks of 40 and 50 s are no reason. While pipelines close, nobody asks."""
+    short_leases.shorten(monkeypatch)
+    worker, asked = join(), []
+    worker.offer("a")
+    worker.take(1)
+
+    def blocked():
+        asked.append(1)
+        return share * upkeep.BLOCKED
+
+    worker.queue.pulse = SimpleNamespace(blocked=blocked, stack=lambda: "in parse")
+    until(lambda: len(asked) > 3)
+    worker.queue.pulse = None
+    assert (b"blocked" not in b"".join(server.client().hvals(key))) is keeps
+    assert caplog.text.count("gives up its lease") == (not keeps)
+    assert worker.exchange().void is not keeps
 
 
 @pytest.mark.parametrize(("seconds", "dead"), [(13, False), (LEASE + 1, True)])

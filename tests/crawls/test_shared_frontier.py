@@ -25,7 +25,7 @@ from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from scrapy_bloom.crawl.engine import call_later, close_spider
+from scrapy_bloom.crawl.engine import Pulse, call_later, close_spider
 from scrapy_bloom.crawl.redirects import step_fingerprint
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
@@ -286,6 +286,22 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server
     assert crawler.stats.get_value("bloom/redis/outages", 0) == 0
     assert pages.missed == set()
     assert pages.repeated == {}
+
+
+@ensureDeferred
+async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
+    pulse, seen, done = Pulse(), [], threading.Event()
+
+    def watch():
+        until(lambda: pulse.blocked() > 0.2)
+        seen.append(pulse.stack())
+        done.set()
+
+    watched = deferToThread(watch)
+    until(done.is_set)
+    await watched
+    assert "until(done.is_set)" in seen[0]
+    await deferToThread(until, lambda: pulse.blocked() < 0.1)
 
 
 # Faults

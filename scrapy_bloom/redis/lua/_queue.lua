@@ -114,9 +114,9 @@ local function free_turn(value)
   if turn == following then set_turn(key, slot, start) end
 end
 
--- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new.
--- Return where it went; nil if it is not taken.
-local function put_back(field, tried, most)
+-- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new,
+-- the last for this reason. Return where it went; nil if it is not taken.
+local function put_back(field, tried, most, reason)
   local value = call('HGET', taken, field)
   if not value then return nil end
   call('HDEL', taken, field)
@@ -125,7 +125,7 @@ local function put_back(field, tried, most)
   local tries = math.min(255, member:byte(at) + tried)
   member = member:sub(1, at - 1) .. string.char(tries) .. member:sub(at + 1)
   if tried > 0 and tries >= most then
-    fail(member, 'tries')
+    fail(member, reason)
     return 'failed'
   end
   if tried == 0 then free_turn(value) end

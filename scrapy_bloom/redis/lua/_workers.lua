@@ -44,17 +44,19 @@ end
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
 -- Return how many requests went into the queue, and how many to the failed list.
 local function put_portion_back(cursor, most)
-  local places, lives = {queue = 0, failed = 0}, {}
+  local places, lives, reasons = {queue = 0, failed = 0}, {}, {}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
     local worker = field:sub(1, -9)
     if lives[worker] == nil then
-      local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
+      local record = call('HGET', header, 'w:' .. worker)
+      local _, ends = read_worker(record)
       lives[worker] = ends or false
+      reasons[worker] = record and record:match(' blocked$') and 'blocked' or 'died'
     end
     if type(lives[worker]) ~= 'number' then
-      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most)
+      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most, reasons[worker])
       if place then places[place] = places[place] + 1 end
     end
   end
