@@ -95,13 +95,12 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
         until(lambda: any(run.ended for run in runs))
         hung, other = sorted(runs, key=lambda run: run.ended)
         assert other.reason == "finished"
-        had = other.stat("bloom/frontier/requeued")
         assert "gives up its lease, because its event loop has been blocked for" in hung.log
         assert "in parse" in hung.log  # where it is
         named = r"waiting for \d+ requests? in flight \(\S+:(\d+) has \d+, for \d+ s\)"
         assert set(re.findall(named, other.log)) <= {str(hung.pid)}
     assert site.missed == set()
-    assert 0 < len(site.repeated) <= had
+    assert 0 < len(site.repeated) < site.pages / 2
     assert queue_is_empty(server)
 
 
