@@ -228,14 +228,15 @@ class SharedQueue:
 
     def _keep_alive(self) -> None:
         """Renew the lease, or give it up: what blocks the event loop may do so for ever."""
-        if self.pulse is None or (seconds := self.pulse.blocked()) < upkeep.BLOCKED:
+        pulse = self.pulse  # the event loop may take it away meanwhile
+        if pulse is None or (seconds := pulse.blocked()) < upkeep.BLOCKED:
             self.shared.keep_alive()
         elif self.shared.renewed > -inf:
             self.shared.beat(give_up=True)
             logger.warning(
                 "%s: this worker gives up its lease, because its event loop has been blocked for"
                 " %.0f s. Others fetch what it had. It is here:\n%s",
-                *(self.shared.place, seconds, self.pulse.stack()),
+                *(self.shared.place, seconds, pulse.stack()),
             )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal as signals_of_os
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -302,6 +303,28 @@ async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
     await watched
     assert "until(done.is_set)" in seen[0]
     await deferToThread(until, lambda: pulse.blocked() < 0.1)
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, caplog, monkeypatch):
+    """They write files, say. What this worker has done is reported after that."""
+    monkeypatch.setattr(upkeep, "LEASE", 3.0)
+    blocked = []
+
+    class Slow:
+        def close_spider(self, spider=None):  # noqa: ARG002
+            monkeypatch.setattr(upkeep, "BLOCKED", 0.5)  # shorter, and a slow machine is blocked
+            since, before = time.monotonic(), len(caplog.records)
+            until(lambda: time.monotonic() - since > 1.5)
+            blocked.append([each for each in caplog.records[before:] if "gives up" in each.msg])
+            monkeypatch.setattr(upkeep, "BLOCKED", 600.0)
+
+    settings = shared | {"ITEM_PIPELINES": {Slow: 500}}
+    with Pages(fan("a")) as pages:
+        await crawl(settings=settings, url=pages.url + "/")
+    assert blocked == [[]]
+    assert pages.hits == {"/": 1, "/a": 1}
 
 
 # Faults
