@@ -96,7 +96,8 @@ class LocalTarget:
 
     def failed(self) -> Iterator[WaitingRequest]:
         """Yield the requests that cannot be read."""
-        return (request for request in self._requests() if request.problem)
+        failed = (request for request in self._requests() if request.problem)
+        return (request._replace(reason="unreadable") for request in failed)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""

@@ -96,7 +96,7 @@ class RedisTarget:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield readable(each.body, each.priority)
+                yield readable(each.body, each.priority)._replace(reason=each.note)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""

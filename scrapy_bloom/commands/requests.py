@@ -41,6 +41,7 @@ class WaitingRequest(NamedTuple):
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
+        reason: why it is on the failed list: ``died``, ``blocked`` or ``unreadable``.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
@@ -50,6 +51,7 @@ class WaitingRequest(NamedTuple):
     depth: int = 0
     callback: str = ""
     problem: str = ""
+    reason: str = ""
     not_before: float = 0.0
 
 

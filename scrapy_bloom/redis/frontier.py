@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.crawl.engine import (
     Downloads,
     Engine,
+    Pulse,
     Timer,
     has_queues_by_slot,
     pop_back,
@@ -109,7 +110,7 @@ class SharedFrontier:
         self._pacing = Pacing(self._turns, self._in_flight, most)
         self._timer, self._turn_timer = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._idle_since, self._rest_logged = inf, False
+        self._idle_since, self._rest_logged, self._wait_logged = inf, False, -inf
         self._closing = self._gave_up = self._finished = False
 
     async def open(self) -> None:
@@ -126,6 +127,8 @@ class SharedFrontier:
         )
         self._starts = Starts(self._engine, self._spider, self._queue)
         report_crawl(report, session, self._queue, windowed=bool(settings[WINDOW]))
+        self._queue.pulse = Pulse()
+        self._engine.before_closing(self._let_pipelines_block)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self.forget, signal=forget_page)
@@ -398,6 +401,10 @@ class SharedFrontier:
 
     # The beginning and the end
 
+    async def _let_pipelines_block(self) -> None:
+        """Let pipelines that close take as long as they need: no callback runs any more."""
+        self._queue.pulse = None
+
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)
         self._soon()
@@ -415,7 +422,11 @@ class SharedFrontier:
             report_rest(self._report, waiting, self._pacing.next_turn)
         now, taken = time.monotonic(), self._queue.counts.taken
         self._idle_since = min(self._idle_since, now)
-        if taken and now - self._idle_since >= upkeep.LEASE / 6:  # longer than most pages take
-            log_waiting(self._report, taken)
+        # It has waited for longer than most pages take.
+        if taken and now > max(
+            self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
+        ):
+            self._wait_logged = now
+            log_waiting(self._report, self._queue)
         self._soon(self._pacing.until_look())
         raise DontCloseSpider

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_TRIES: Final = 10
-"""A request goes to the failed list after this many workers died with it or could not read it."""
+"""A request goes to the failed list after this many workers have died with it."""
 
 _PASSWORDS: Final = 600.0
 """For so many seconds a server that has known a worker may refuse its password: it is changed."""

@@ -50,17 +50,19 @@ end
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
 -- Return how many requests went into the queue, and how many to the failed list.
 local function put_portion_back(cursor, most)
-  local places, lives = {queue = 0, failed = 0}, {}
+  local places, lives, reasons = {queue = 0, failed = 0}, {}, {}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
     local worker = field:sub(1, -9)
     if lives[worker] == nil then
-      local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
+      local record = call('HGET', header, 'w:' .. worker)
+      local _, ends = read_worker(record)
       lives[worker] = ends or false
+      reasons[worker] = record and record:match(' blocked$') and 'blocked' or 'died'
     end
     if type(lives[worker]) ~= 'number' then
-      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most)
+      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most, reasons[worker])
       if place then places[place] = places[place] + 1 end
     end
   end
@@ -68,12 +70,38 @@ local function put_portion_back(cursor, most)
   return places.queue, places.failed
 end
 
+-- Put a portion of the requests that no living worker can read on the failed list: nothing else is left to do.
+local function fail_unread()
+  if call('EXISTS', queue, later, taken) > 0 then return end
+  local alive, at = {}, '-'
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local _, ends = read_worker(call('HGET', header, field))
+      if ends ~= 'dead' then alive[#alive + 1] = short_name(field) end
+    end
+  end
+  for _ = 1, PORTION do
+    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
+    if not entry then return end
+    local names, member = entry:match('^(%S+) (.*)$')
+    local tried = true
+    for _, name in ipairs(alive) do tried = tried and names:find(name, 1, true) end
+    if tried then
+      call('ZREM', unread, entry)
+      fail(member, 'unreadable')
+    else
+      at = '(' .. names .. ' \255'
+    end
+  end
+end
+
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
 -- of put_portion_back().
 local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
-  if queued + failed_now > 0 then count() end
+  if some_unread then fail_unread() end
+  if queued + failed_now > 0 or some_unread then count() end
   drop_free(PORTION)
   drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
