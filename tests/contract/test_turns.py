@@ -232,7 +232,7 @@ def test_a_pace_that_the_server_has_forgotten_is_told_again(monkeypatch):
 def test_a_slot_may_be_left_alone_for_any_time(worker, seconds):
     (held,) = worker.turns.hold(Request("http://a/"), seconds).items()
     assert held[0] == b"a"
-    assert held[1] == (0 if not seconds else worker.now + LONGEST)
+    assert held[1] == worker.now + min(seconds, LONGEST)
 
 
 def test_autothrottle_is_shared(monkeypatch):
