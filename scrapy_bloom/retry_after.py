@@ -95,7 +95,7 @@ class RetryAfter:
             if self._hosts:
                 self._hosts.pop(slot_of(self._crawler, request), None)
             return response
-        wish = read_wish(response.headers.get("Retry-After"))
+        wish = read_wish(response.headers.get("Retry-After"), response.headers.get("Date"))
         if wish > 0 and self._hold(request, min(wish, self._longest)):
             request.meta[DELAY] = min(wish, self._longest)  # for the retry, which copies it
         return response
@@ -135,11 +135,24 @@ class RetryAfter:
         request.meta.pop(DELAY, None)
 
 
-def read_wish(header: bytes | None) -> float:
-    """Return the seconds for which a ``Retry-After`` asks, as a number or a date; 0 if for none."""
+def read_wish(header: bytes | None, date: bytes | None = None) -> float:
+    """Return the seconds for which a ``Retry-After`` asks, as a number or a date; 0 if for none.
+
+    :param date: the answer's own, by the clock of the host; without one it is now.
+    """
     text = (header or b"").decode("latin-1").strip()
     with suppress(Exception):  # whatever it says
         if text.isdecimal():
             return float(text)
-        return parsedate_to_datetime(text).timestamp() - time.time()
+        return _read_date(text) - _date_or_now(date)
     return 0.0
+
+
+def _date_or_now(header: bytes | None) -> float:
+    with suppress(Exception):
+        return _read_date((header or b"").decode("latin-1"))
+    return time.time()
+
+
+def _read_date(text: str) -> float:
+    return parsedate_to_datetime(text).timestamp()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+import traceback
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
-from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from threading import Thread, get_ident
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -516,6 +517,20 @@ def write_no_state(crawler: Crawler) -> None:
             extension.jobdir = None
 
 
+@contextmanager
+def no_requests(crawler: Crawler) -> Iterator[None]:
+    """Keep the engine from sending requests in this block: its scraper is not open yet.
+
+    If something is enqueued then, Scrapy fails with an ``AssertionError``.
+    """
+    engine = engine_of(crawler)
+    engine.pause()
+    try:
+        yield
+    finally:
+        engine.unpause()
+
+
 def refuse(crawler: Crawler, reason: str) -> None:
     """Refuse a crawl while its spider is being opened, before its first request.
 
@@ -611,6 +626,49 @@ class Timer:
         self._do()
 
 
+def _loop_caller() -> Callable[..., object] | None:
+    """Return what has the reactor or event loop call a function, from any thread.
+
+    None if there is no reactor, and no loop is running.
+    """
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
+    if reactor is not None:
+        return cast("Callable[..., object]", reactor.callFromThread)
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop().call_soon_threadsafe
+    return None
+
+
+class Pulse:
+    """Tells another thread for how long the reactor or event loop has been blocked.
+
+    Create it in the thread of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._call, self._thread = _loop_caller(), get_ident()
+        self._asked: float | None = None  # when the loop was asked, until it answers
+
+    def blocked(self) -> float:
+        """Return for how many seconds the loop has not answered. Each call asks it again."""
+        now = time.monotonic()
+        if self._asked is None:
+            if self._call is None:
+                return 0.0
+            self._asked = now
+            with suppress(RuntimeError):  # the loop is closed
+                self._call(self._answer)
+        return now - (self._asked or now)
+
+    def stack(self) -> str:
+        """Return what the loop is doing, as in a traceback."""
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - has no other name
+        return "".join(traceback.format_stack(frame))
+
+    def _answer(self) -> None:
+        self._asked = None
+
+
 def run_beside(function: Callable[[], T]) -> Deferred[T]:
     """Run a function in a thread while the reactor or event loop keeps running.
 
@@ -620,13 +678,8 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
     """
     done: Deferred[T] = Deferred()
     reactor: Any = sys.modules.get("twisted.internet.reactor")  # as above
-    call_back: Callable[..., object] | None = None
-    if reactor is None:
-        with suppress(RuntimeError):  # no loop is running
-            call_back = asyncio.get_running_loop().call_soon_threadsafe
-    elif reactor.running:
-        call_back = reactor.callFromThread
-    if call_back is None:
+    call_back = _loop_caller()
+    if call_back is None or (reactor is not None and not reactor.running):
         done.callback(function())
         return done
 

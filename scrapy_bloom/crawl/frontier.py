@@ -31,6 +31,7 @@ from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
 from scrapy_bloom.signals import forget_page, hold_slot
+from scrapy_bloom.values import LONGEST
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
@@ -171,6 +172,7 @@ class Frontier:
 
     def hold(self, request: Request, seconds: float) -> bool:
         """Leave the download slot of a request alone; return that it was done."""
+        seconds = min(seconds, LONGEST)
         self._backend.hold(request, seconds)
         self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
         self._note_ended()

@@ -30,7 +30,6 @@ from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Starts
-from scrapy_bloom.local.taking_over import take_over
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -96,10 +95,9 @@ class LocalBackend(Backend):
         The first step that fails releases the job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
-        (2) Take over a job of Scrapy's own scheduler, if there is one
-        (3) Check the file, and read the filter
-        (4) Open Scrapy's priority queue over the stored requests
-        (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+        (2) Check the file, and read the filter
+        (3) Open Scrapy's priority queue over the stored requests
+        (4) Commit that a run has begun, and give Scrapy the spider's state of the last commit
 
         :param classes: Scrapy's queues, as chosen by the settings.
         :param unclean: whether the last run was killed, and its files were moved away.
@@ -110,8 +108,6 @@ class LocalBackend(Backend):
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():
-            if job.previous != REQUESTS:
-                take_over(job, settings, classes.plain, classes.start, digests=digests)
             job.open(settings, digests=digests)
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             later = Later(job.store, queues)

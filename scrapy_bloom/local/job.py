@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -29,11 +30,13 @@ from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
+    ACTIVE,
     SCRAPYS_MARKS,
     SCRAPYS_QUEUE,
     STATE,
     digest,
     waits_with_scrapy,
+    why_unclean,
 )
 from scrapy_bloom.local.store import NAME, RUNS, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
@@ -124,9 +127,11 @@ class Job:
 
     def _check(self) -> None:
         meta, _ = read_meta(self.path)
+        self.previous = str(meta.get(KIND, ""))
+        if self.kind == REQUESTS != self.previous:
+            _refuse_scrapys(self.folder, self.identity.spider, plain=self.previous == FILTER)
         if not meta:  # the run that created it was killed
             return
-        self.previous = str(meta.get(KIND, ""))
         if self.previous == REQUESTS != self.kind:
             raise StateError(
                 f"{self.path}: found the requests of a crawl with scrapy_bloom.Scheduler, which"
@@ -181,20 +186,8 @@ class Job:
             store.marks.collect_few()
 
     def _read_state(self) -> bytes:
-        """Return and note the spider's state: that of the last commit, or what Scrapy wrote since.
-
-        Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the
-        spider without a state, and its callbacks would fail.
-        """
-        path = self.folder / STATE
-        state = path.read_bytes() if path.exists() else _MARK
-        try:
-            pickle.loads(state)  # noqa: S301 - as Scrapy does a moment later
-        except Exception:  # noqa: BLE001 - a truncated file may raise anything
-            state = _MARK
-        if state.endswith(_MARK):
-            state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
-        self.store.meta[STATE] = state
+        """Return and note the spider's state."""
+        state = self.store.meta[STATE] = spider_state(self.folder, self.store.meta)
         return state
 
     def is_finished(self, *, waiting: bool) -> bool:
@@ -243,6 +236,25 @@ class Job:
         if hasattr(self, "store"):
             self.store.abandon()
         self._lock.release()
+
+
+def spider_state(folder: Path, meta: dict[str, Any]) -> bytes:
+    """Return the spider's state, pickled: that of the last commit, or what Scrapy wrote since.
+
+    Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the spider
+    without a state, and its callbacks would fail.
+
+    :param meta: the notes of a job's file.
+    """
+    path = folder / STATE
+    state = path.read_bytes() if path.exists() else _MARK
+    try:
+        pickle.loads(state)  # noqa: S301 - as Scrapy does when it resumes
+    except Exception:  # noqa: BLE001 - a truncated file may raise anything
+        state = _MARK
+    if state.endswith(_MARK):
+        state = meta.get(STATE) or pickle.dumps({}, protocol=4)
+    return state
 
 
 def set_aside_if_unclean(folder: Path, spider: str) -> bool:
@@ -310,6 +322,63 @@ def check_unused(folder: Path) -> None:
         f" they are. To resume with them {way}; if they were copied to Redis, remove your"
         f" JOBDIR; to start over choose another one."
     )
+
+
+def is_for_scrapy(folder: Path) -> bool:
+    """Return whether Scrapy's own scheduler began a job and can resume it.
+
+    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
+    be read does not count; opening it reports what is wrong.
+    """
+    try:
+        kind = read_meta(file_in(folder))[0].get(KIND)
+        theirs = kind == FILTER or (kind is None and not why_unclean(folder))
+        return theirs and waits_with_scrapy(folder)
+    except (StateError, OSError):
+        return False
+
+
+def _refuse_scrapys(folder: Path, spider: str, *, plain: bool) -> None:
+    """Refuse a job that Scrapy's own scheduler can resume; log that it was killed if it cannot.
+
+    After a kill the crawl starts over beside its files.
+
+    :param plain: whether it ran with our filter, whose file has the marks.
+    :raises StateError: in the first case. Everything is left as it is.
+    """
+    with file.refusing(folder):
+        marks = folder / SCRAPYS_MARKS
+        marked = not plain and marks.exists() and marks.stat().st_size > 0
+        why = "" if plain else why_unclean(folder)
+        known = (folder / SCRAPYS_QUEUE / ACTIVE).exists()
+        theirs = known and (marked or waits_with_scrapy(folder))
+    command = copy_command(folder, spider, stopped=not plain)
+    if why:
+        logger.warning(
+            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
+            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
+            " stopped, and then copied in another order, it resumes from the copy that %s makes.",
+            folder,
+            why,
+            command,
+        )
+    elif theirs:
+        doubt = "" if plain else " if its last run was stopped, not killed"
+        raise StateError(
+            f"{folder}: found a job of Scrapy's own scheduler, expected one of"
+            f" scrapy_bloom.Scheduler. It was left as it is. To go on with it{doubt}: {command}."
+            f" The copy is the JOBDIR from then on. To start over, choose another JOBDIR."
+        )
+
+
+def copy_command(folder: Path, spider: str, *, stopped: bool) -> str:
+    """Return the command that makes a job of ours of one of Scrapy's own scheduler, in quotes.
+
+    :param stopped: whether only the user can know how its last run ended.
+    """
+    new = folder.with_name(f"{folder.name}-bloom")
+    words = "scrapy", "bloom", "copy", str(folder), str(new), "--spider", spider
+    return f"'{shlex.join(words)}{' --stopped' if stopped else ''}'"
 
 
 def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool = False) -> Store:

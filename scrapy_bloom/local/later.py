@@ -79,6 +79,20 @@ def stored_holds(store: Store) -> dict[str, float]:
     }
 
 
+def waiting_body(date: float, priority: int, body: bytes) -> bytes:
+    """Return how a request is stored that must not be sent before a date."""
+    priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, priority))
+    return _HEAD.pack(date, max(0.0, date - time.time()), priority) + body
+
+
+def note_hold(store: Store, slot: str, date: float) -> None:
+    """Note until when a slot is left alone, in seconds since 1970."""
+    now, key = time.time(), f"{_HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
+    note = json.loads(store.meta.get(key) or "{}")
+    ends = {name: end for name, end in note.items() if end[0] > now}
+    store.meta[key] = json.dumps(ends | {slot: (date, date - now)})
+
+
 class Later:
     """The requests of a job that wait for a time, and the slots that are left alone.
 
@@ -107,14 +121,12 @@ class Later:
 
         :returns: None, or why it cannot be stored, with nothing changed.
         """
-        seconds = max(0.0, due - time.monotonic())
-        priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, request.priority))
+        date = time.time() + max(0.0, due - time.monotonic())
         try:
-            body = self._queues.dumps(request)
+            body = waiting_body(date, request.priority, self._queues.dumps(request))
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
             return error
-        head = _HEAD.pack(time.time() + seconds, seconds, priority)
-        self._rows.push(due, self._store.push(self._store.queue(LATER, None), head + body))
+        self._rows.push(due, self._store.push(self._store.queue(LATER, None), body))
         return None
 
     def move_due(self) -> None:
@@ -142,14 +154,9 @@ class Later:
 
     def hold(self, slot: str, seconds: float) -> None:
         """Leave a slot alone for so long."""
-        now, date = time.monotonic(), time.time()
-        self._holds.hold(slot, now + seconds)
+        self._holds.hold(slot, time.monotonic() + seconds)
         self._queues.leave_alone(slot)
-        key = f"{_HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
-        note = json.loads(self._store.meta.get(key) or "{}")
-        left = self._holds[slot] - now
-        ends = {name: end for name, end in note.items() if end[0] > date}
-        self._store.meta[key] = json.dumps(ends | {slot: (date + left, left)})
+        note_hold(self._store, slot, time.time() + self._holds[slot] - time.monotonic())
 
     @property
     def held(self) -> list[str]:

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import Downloads, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.engine import Downloads, Pulse, has_queues_by_slot, run_beside
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.recent import Recent
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_request
@@ -77,11 +77,13 @@ class RedisBackend(Backend):
         # Marks of requests that were held in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
-        self._idle_since, self.due = inf, 0.0
+        self._idle_since, self._wait_logged, self.due = inf, -inf, 0.0
         self._stopped = self._over = False
         report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
+        queue.pulse = Pulse()
+        engine.before_closing(self._let_pipelines_block)
 
     @classmethod
     async def open(cls, crawl: Crawl, kind: QueueKind) -> RedisBackend:
@@ -363,8 +365,12 @@ class RedisBackend(Backend):
         self._soon(self._pacing.until_look())
         now, taken = time.monotonic(), self._queue.counts.taken
         self._idle_since = min(self._idle_since, now)
-        if taken and now - self._idle_since >= upkeep.LEASE / 6:
-            log_waiting(self._report, taken)
+        # It has waited for longer than most pages take.
+        if taken and now > max(
+            self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
+        ):
+            self._wait_logged = now
+            log_waiting(self._report, self._queue)
 
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
@@ -372,3 +378,7 @@ class RedisBackend(Backend):
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)
+
+    async def _let_pipelines_block(self) -> None:
+        """Let pipelines that close take as long as they need: no callback runs any more."""
+        self._queue.pulse = None

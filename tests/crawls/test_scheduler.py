@@ -5,10 +5,12 @@ import math
 import pickle
 import random
 import re
+import shlex
 import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -20,7 +22,7 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.settings import default_settings
+from scrapy.settings import Settings, default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
 from support.graceful_stop import Stopping, stop_after
@@ -28,6 +30,7 @@ from support.internals import scheduler_of
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 
+from scrapy_bloom.commands.runner import call
 from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.local import backend
@@ -227,7 +230,9 @@ on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
     ],
 )
 @pytest.mark.each_scrapy
-async def test_a_job_of_scrapys_own_scheduler_is_resumed(job, by, queue, filter_class):
+async def test_a_job_of_scrapys_own_scheduler_is_refused_and_its_copy_resumes(
+    job, by, queue, filter_class, caplog
+):
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": by,
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
@@ -237,27 +242,35 @@ async def test_a_job_of_scrapys_own_scheduler_is_resumed(job, by, queue, filter_
         await crawl(Stopping, before, url=pages.url)
         missed = set(pages.missed)
         assert missed
-        assert (job / "requests.queue" / "active.json").exists()
-        crawler = await crawl(Follower, kept(job, **settings), url=pages.url)
+        before = contents(job)
+        said = await crawl_refused(kept(job, **settings), caplog)
+        assert contents(job) == before
+        scrapy_, bloom, *words = shlex.split(re.search("'(scrapy bloom copy .*)'", said)[1])
+        assert (scrapy_, bloom) == ("scrapy", "bloom")
+        assert ("--stopped" in words) is (filter_class == RFP)  # our filter knows it
+        assert call(*words[:1], words[1:], Settings(settings)) == 0
+        new = Path(words[2])
+        crawler = await crawl(Follower, kept(new, **settings), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert rows(job) == []
-    assert not (job / "requests.queue").exists()
+    assert rows(new) == []
+    assert contents(job) == before
     assert crawler.stats.get_value("bloom/restored") > 0
 
 
 @ensureDeferred
-async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog):
+async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, bloom):
     with site() as pages:
         await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
     folder = job / "requests.queue"
     queues = [p for p in folder.rglob("*") if p.is_file()]
     queue = max(queues, key=lambda path: path.stat().st_size)
     before = {path: path.read_bytes() for path in [*queues, job / "bloom.sqlite"]}
-    said = await crawl_refused(kept(job, SCHEDULER_DISK_QUEUE=FIFO), caplog)
-    assert f"{queue}: found a queue" in said
+    code, _, (error,) = bloom(f"copy {job} {job.parent / 'new'}", SCHEDULER_DISK_QUEUE=FIFO)
+    assert (code, f"{queue}: found a queue" in error) == (2, True)
     assert {path: path.read_bytes() for path in before} == before
     assert [path.name for path in job.glob("bloom.sqlite*")] == ["bloom.sqlite"]
+    assert contents(job.parent / "new") == {}
 
 
 def ours_in(job):
@@ -369,7 +382,8 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to seen pages,)? (\d+) waiting; expected loss 0\.0 pages\.",
+        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to seen pages,)?"
+        r" (\d+) waiting; expected loss 0\.0 pages\.",
         stopped,
     )
     assert summary, stopped
