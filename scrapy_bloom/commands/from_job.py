@@ -16,7 +16,8 @@ from scrapy_bloom.commands.local_target import LocalTarget, bodies, identity_in
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget, occupied
-from scrapy_bloom.commands.requests import slot_in
+from scrapy_bloom.commands.requests import for_redis, slot_in
+from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
@@ -73,7 +74,7 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             client.hset(target.key, "order", owner.get("order", "").partition(" ")[0])
             client.expire(target.key, _HOURS)
             copied = 0
-            for batch in batches(_entries_of(store, since)):
+            for batch in batches(_entries_of(store, since, owner_project.reading)):
                 shared.call(Call(batch, holds=held))
                 copied += len(batch)
                 for key in keys[1:]:
@@ -89,14 +90,22 @@ def copy_job(source: LocalTarget, target: RedisTarget, project: Project) -> None
             raise
 
 
-def _entries_of(store: Store, since: float) -> Iterator[Entry]:
+def _entries_of(store: Store, since: float, reading: Reading) -> Iterator[Entry]:
     """Yield all requests, the oldest first.
 
-    :raises StateError: if one does not match its checksum: its page would be lost.
+    :raises StateError: if one does not match its checksum, or could not be read again: its page
+        would be lost.
     """
     for priority, body, date in bodies(store, newest_first=False):
         if body is None:
             raise file.damaged(store.path, "a request does not match its checksum")
+        try:
+            body = for_redis(body, reading)  # noqa: PLW2901
+        except Refused as error:
+            raise StateError(
+                f"{store.path}: found a request that cannot be in Redis: {error}. Nothing was"
+                f" copied."
+            ) from None
         yield Entry("p", None, body, priority, slot=slot_in(body), due=date and date + since)
 
 

@@ -8,9 +8,8 @@ refuses it, and an interrupted copy can be repeated.
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -88,6 +87,24 @@ def _plan(target: RedisTarget, worker: Worker) -> Plan:
     return state.plan
 
 
+def _loads_of(project: Project) -> Callable[[bytes], Any]:
+    """Return what reads the requests of scrapy-redis: pickles as we read our own.
+
+    :raises SettingError: if they are written by marshal.
+    """
+    chosen = project.scrapys.get("SCHEDULER_SERIALIZER") or "pickle"
+    serializer: Any = import_module(chosen) if isinstance(chosen, str) else chosen
+    name = getattr(serializer, "__name__", "")
+    if name == "marshal":
+        raise SettingError(
+            "SCHEDULER_SERIALIZER is marshal: such requests are not read, because whoever can"
+            " write to Redis could crash what reads them. Finish the crawl with scrapy-redis."
+        )
+    is_pickle = name in ("pickle", "scrapy_redis.picklecompat")
+    loads: Callable[[bytes], Any] = project.reading.fields if is_pickle else serializer.loads
+    return loads
+
+
 class _Queue:
     """The requests that a crawl of scrapy-redis has left.
 
@@ -128,18 +145,15 @@ class _Queue:
 
         :raises StateError: if one cannot be read.
         """
-        fingerprinter, dumps = project.fingerprinter, project.queue_kind.dumps
-        serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
-        if isinstance(serializer, str):
-            serializer = import_module(serializer)
+        fingerprinter, reading = project.fingerprinter, project.reading
+        loads = _loads_of(project)
         for start in range(0, self._size(), BATCH):
             for body in self._part(start, start + BATCH - 1):
                 try:
-                    # As safe as scrapy-redis itself: who can write its queue can run code.
-                    fields = serializer.loads(body)
+                    fields = loads(body)
                     plain = request_from_dict({**fields, "callback": None, "errback": None})
                     mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
-                    stored = dumps(fields)
+                    stored = reading.write(fields)
                     slot = slot_in(stored)
                     entry = Entry("p", None, stored, plain.priority, source=mark, slot=slot)
                 except Exception as error:

@@ -95,13 +95,13 @@ class RedisTarget:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield readable(each.body, each.priority)
+                yield readable(each.body, each.priority, in_redis=True)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
         with self.connected() as worker:
             requests = Reader(worker, self.key).upcoming(count)
-            return [readable(each.body, each.priority) for each in requests]
+            return [readable(each.body, each.priority, in_redis=True) for each in requests]
 
     # Changing
 

@@ -101,20 +101,17 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopp
         until(lambda: server.client().lrange(OLD, 0, -1) != before)
 
     monkeypatch.setattr(from_scrapy_redis, "time", SimpleNamespace(sleep=watch))
-    chosen = {"SCHEDULER_SERIALIZER": "marshal"}
-    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2, **chosen}
+    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2}
     run = project.crawl(site, keep=False, **theirs(server, "FifoQueue", **slowly))
     until(lambda: site.delivered > 5)
-    code, _, (told,) = bloom(
-        f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower", **chosen
-    )
+    code, _, (told,) = bloom(f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower")
     assert (code, "so a worker of scrapy-redis is running" in told) == (2, True), told
     assert not server.client().keys(f"{KEY}:*:queue*")
     run.interrupt()
     assert run.end() == 0, run.log
     assert site.missed
     before = server.client().smembers("follower:dupefilter")
-    done = copy(project, server, **chosen)
+    done = copy(project, server)
     assert "requests copied" in done.output, done.log
     assert server.client().smembers("follower:dupefilter") == before
     finish(project, site, server)
