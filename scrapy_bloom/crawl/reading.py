@@ -210,7 +210,7 @@ class _Strict(_Unpickler):  # type: ignore[misc] # it is Any
         if called is _attribute:
             return True
         if isinstance(called, type) and issubclass(called, Enum):
-            return len(args) == 1 and bool(called.__members__)  # else it makes a class
+            return len(args) == 1  # with more it makes a class
         if called is bytearray and [*map(type, args)] not in ([], [bytes]):
             return False  # it would be a size
         is_value = called is _zone or (isinstance(called, type) and called in _CALLED)

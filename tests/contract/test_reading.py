@@ -203,8 +203,6 @@ RUNS = {  # each by pickle.loads
     "a function of the module": named("builtins", "getattr") + ours("Page") + text("__init__")
     + b"\x86R0" + RUN + ONE + b"R",
     "a module that is asked": ours("Lazy"),
-    "a constructor as a factory": named("collections", "defaultdict") + NOTING + b"\x85R0"
-    + NOTING + b")R",
 }  # fmt: skip
 
 LOADS = {  # more than data, or more of it than was written
@@ -219,7 +217,13 @@ LOADS = {  # more than data, or more of it than was written
     "an attribute": named("builtins", "getattr") + b"K\x01" + text("real") + b"\x86R",
     "what a zone has": named("builtins", "getattr") + named("zoneinfo", "ZoneInfo")
     + text("clear_cache") + b"\x86R)R",
-    "what an enum has": named("builtins", "getattr") + ours("Color") + text("mro") + b"\x86R)R",
+    "what an enum has": named("builtins", "getattr") + ours("Color") + text("mro") + b"\x86R",
+    "a constructor as a factory": named("collections", "defaultdict") + NOTING + b"\x85R",
+    "a constructor as __new__": made("Page", entry("__new__", NOTING)) + b")" + pickle.NEWOBJ,
+    "a size of bytes": named("builtins", "bytes") + b"J\xff\xff\xff\x0f\x85" + pickle.NEWOBJ,
+    "a size of bytes by a name": named("builtins", "bytes") + b")"
+    + entry("source", b"J\xff\xff\xff\x0f") + pickle.NEWOBJ_EX,
+    "another name of a class": ours("Alias"),
     "a partial call": named("functools", "partial") + RUN + b"\x85R",
     "a size": named("builtins", "bytearray") + b"J\xff\xff\xff\x0f\x85R",
     "a range into a deque": named("collections", "deque") + named("builtins", "range")
@@ -227,7 +231,8 @@ LOADS = {  # more than data, or more of it than was written
     "a factory that is called": named("builtins", "list") + b")R",
     "an enum's making": named("enum", "Enum") + text("X") + text("A B") + b"\x86R",
     "an enum by its name": ours("Color") + text("RED") + text("X") + b"\x86R",
-    "a new member of an enum": ours("Color") + b"K\x01\x85" + pickle.NEWOBJ,
+    "a state of a made member": ours("Color") + b"K\x01\x85" + pickle.NEWOBJ
+    + entry("other", b"N") + b"b",
     "a state of a member": ours("Color") + b"K\x01\x85R" + entry("other", b"N") + b"b",
     "a state of a class": ours("Page") + b"N" + entry("other", b"K\x01") + b"\x86b",
     "a state of a path": named("pathlib", "PurePosixPath") + b")R" + entry("x", b"N") + b"b",
@@ -315,6 +320,17 @@ def test_what_is_nested_deeply_is_read_or_not(extra):
 def test_nothing_but_pickles_is_decoded(body):
     with pytest.raises(Refused, match="something else than a pickle"):
         Reading().fields(body)
+
+
+def test_nothing_but_a_dict_is_a_request():
+    with pytest.raises(Refused, match="something else than a request"):
+        Reading().fields(pickle.dumps(["_class"], 4))
+
+
+@pytest.mark.usefixtures("extension")
+def test_what_is_written_by_an_extension_is_found_out_when_it_is_written():
+    with pytest.raises(Refused):
+        Reading().write({"url": "http://example.com", "meta": {"x": kinds.run}})
 
 
 # The class of a request

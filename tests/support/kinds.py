@@ -34,6 +34,9 @@ class Page:
     number: Any = 1
 
 
+Alias = Page
+
+
 @dataclass(slots=True, frozen=True)
 class Point:
     x: Any = 1
