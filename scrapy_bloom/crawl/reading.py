@@ -13,11 +13,11 @@ those, and is told to refuse any name. All others are read here, opcode by opcod
 
 from __future__ import annotations
 
-import copyreg
 import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
+from copyreg import _extension_registry as extensions  # type: ignore[attr-defined]
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -25,6 +25,7 @@ from fractions import Fraction
 from io import BytesIO
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from pickle import _Unpickler
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
@@ -59,10 +60,7 @@ _KNOWN: Final = {
     for module in (("pathlib", "pathlib._local") if each in _PATHS else (each.__module__,))
 }
 
-_EXTENSIONS: Final = copyreg._extension_registry  # type: ignore[attr-defined] # noqa: SLF001
-"""What numbers stand for in pickles. C's unpickler calls some without asking for their names."""
-
-_Unpickler: Any = pickle._Unpickler  # noqa: SLF001 - C's has no opcodes to choose from
+_Base: Any = _Unpickler  # in Python: C's has no opcodes to choose from
 
 _PLAIN: Final = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK),
@@ -104,7 +102,7 @@ class Reading:
         if body[0] != _PROTO:
             raise Refused("found something else than a pickle")
         try:
-            if _EXTENSIONS:
+            if extensions:  # C's unpickler calls some that it has met, and asks nobody
                 raise _NamedError
             fields = _Nameless(BytesIO(body)).load()
         except _NamedError:
@@ -123,7 +121,7 @@ class Reading:
         """
         body = pickle.dumps(fields, protocol=4)
         # This byte comes with each name, and in some texts.
-        if pickle.STACK_GLOBAL in body or "_class" in fields or _EXTENSIONS:
+        if pickle.STACK_GLOBAL in body or "_class" in fields or extensions:
             self.fields(body)
         return body
 
@@ -148,7 +146,7 @@ class _Nameless(pickle.Unpickler):
         raise _NamedError(module, name)
 
 
-class _Strict(_Unpickler):  # type: ignore[misc] # it is Any
+class _Strict(_Base):  # type: ignore[misc] # it is Any
     """Reads what names classes.
 
     :param listed: what may be named as well.
@@ -269,8 +267,8 @@ class _Strict(_Unpickler):  # type: ignore[misc] # it is Any
 
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
         **dict.fromkeys(range(256), _refuse),
-        **{code[0]: _Unpickler.dispatch[code[0]] for code in _PLAIN},
-        pickle.STACK_GLOBAL[0]: _Unpickler.load_stack_global,
+        **{code[0]: _Base.dispatch[code[0]] for code in _PLAIN},
+        pickle.STACK_GLOBAL[0]: _Base.load_stack_global,
         pickle.REDUCE[0]: load_reduce,
         pickle.NEWOBJ[0]: load_newobj,
         pickle.NEWOBJ_EX[0]: load_newobj_ex,
