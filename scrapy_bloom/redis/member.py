@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _SLOT: Final = struct.Struct(">H")  # length of the slot
-_ORDER: Final = struct.Struct(">BQ")  # how often it could not be read, priority
+_ORDER: Final = struct.Struct(">BQ")  # 0, priority
 _HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 
@@ -18,7 +18,7 @@ SECOND: Final = 1_000_000
 _MOST_PRIORITY: Final = 2**53
 """Beyond this, doubles cannot tell priorities apart."""
 
-_NUMBERS: Final = 5  # before the member of a request that was taken
+_WORDS: Final = 6  # before the member of a request that was taken
 
 
 @dataclass(eq=False, slots=True)
@@ -63,13 +63,14 @@ class Taken:
         id: 8 bytes, its name.
         slot: as offered.
         priority: as offered.
-        tries: how many workers have died with it or could not read it.
+        tries: how many workers have died with it.
         fingerprint: None if it was queued without one.
         body: as offered.
         start: when it may be sent, by ``time.monotonic()``.
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
+        note: on the failed list, why it is there: ``died``, ``blocked`` or ``unreadable``.
     """
 
     id: bytes
@@ -82,6 +83,7 @@ class Taken:
     delay: float = 0.0
     jitter: float = 0.0
     listed: bool = False
+    note: str = ""
 
     @classmethod
     def read(cls, value: bytes, now: int) -> Taken:
@@ -89,8 +91,9 @@ class Taken:
 
         :param now: the server's time, in microseconds.
         """
-        start, _, delay, jitter, listed, member = value.split(b" ", _NUMBERS)
+        start, _, delay, jitter, listed, note, member = value.split(b" ", _WORDS)
         taken = cls.read_member(member)
+        taken.note = note.decode()
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
         return taken

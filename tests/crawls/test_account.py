@@ -1,0 +1,241 @@
+"""What becomes of pages when the site or the project's code fails: each is accounted for."""
+
+import re
+import time
+from collections import Counter
+from itertools import count
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.exceptions import DropItem
+from support.crawling import Follower, at, crawl
+from support.sites import Pages, fan
+
+pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
+
+QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
+HOUR = 3600
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock for all that asks for the time of day."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def account(caplog):
+    """Return what the last crawl's last line says: how many pages are what, and why they failed."""
+    caplog.set_level("INFO")
+
+    def account():
+        (text,) = (
+            text for text in caplog.messages if text.startswith(("Crawl stopped", "Crawl finished"))
+        )
+        caplog.clear()
+        words = r"pages?\b|done|redirected|failed|waiting|in flight"
+        found = {
+            word.rstrip("s"): int(n)
+            for n, word in re.findall(rf"(\d+) ({words})", text.partition(";")[0])
+        }
+        _, _, reasons = text.partition("failed (")
+        listed = re.findall("(\\d+) \u00d7 ([^,)]+)", reasons.partition(")")[0])
+        pages = found.pop("page")
+        assert pages == sum(found.values()), text
+        return found | {reason: int(n) for n, reason in listed}
+
+    return account
+
+
+class Parsing(Follower):
+    """Yields an item for each page, and may fail as its pages say."""
+
+    name = "parsing"
+    filtered = False
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/raises") and self.crawler.settings["BUG"]:
+            raise ValueError("a bug")
+        yield {"url": response.url}
+
+
+class Picky:
+    """A pipeline that fails for some items, and drops others."""
+
+    def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's
+        if item["url"].endswith("/dropped"):
+            raise DropItem("not wanted")
+        if item["url"].endswith("/item") and self.fails:
+            raise KeyError("price")
+        return item
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        pipeline = cls()
+        pipeline.fails = crawler.settings["BUG"]
+        return pipeline
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_is_not(
+    place, account
+):
+    down = True
+    pages = fan("dropped", "gone", "raises", "item", "fine") | {"/gone": 404}
+    pages |= {"/bad": lambda *_: 503 if down else [], "/mute": lambda *_: ... if down else ["/c"]}
+    pages |= {"/": [*pages["/"], "/bad", "/mute"], "/c": []}
+    settings = {**place, **QUICK, "ITEM_PIPELINES": {Picky: 1}}
+    with Pages(pages) as site:
+        await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")
+        hits = dict(site.hits)
+        said = account()
+        assert {said.pop(name) for name in ("503", "ValueError in parse")} == {1}
+        assert said == {"done": 4, "failed": 4, "waiting": 0} | {
+            kind: 1 for kind in said if kind not in ("done", "failed", "waiting")
+        }
+        down = False
+        crawler = await crawl(Parsing, settings, url=site.url + "/")
+        again = {path: site.hits[path] - hits.get(path, 0) for path in site.hits}
+        assert {path for path, more in again.items() if more} == {
+            *("/", "/bad", "/mute", "/raises", "/item", "/c")
+        }
+        assert set(again.values()) == {0, 1}
+        assert account() == {"done": 9, "waiting": 0}
+        assert len(crawler.spider.parsed) == 6
+        hits = site.hits["/bad"]
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert site.hits["/bad"] == hits
+        assert account() == {"done": 9, "waiting": 0}
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(place, account):
+    """A page that was redirected to one in flight waits for that, and fails with it."""
+    down = True
+    names = [f"/{number}" for number in range(20)]
+    pages = {"/": names, "/maintenance": lambda *_: 503 if down else []}
+    pages |= {name: lambda *_: "/maintenance" if down else [] for name in names}
+    with Pages(pages) as site:
+        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 1, "failed": 20, "waiting": 0, "503": 20}
+        down = False
+        crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+    assert account() == {"done": 21, "waiting": 0}
+    assert len(crawler.spider.parsed) == 21
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_behind_a_token_is_fetched_again_from_where_it_began(place, account):
+    """Its redirect leads to a page that exists only once."""
+    down, tokens, names = True, count(), [f"/{number}" for number in range(10)]
+    valid = Counter()
+
+    def protected(*_):
+        token = f"/once{next(tokens)}"
+        valid[token] += 1
+        site.pages[token] = once
+        return token
+
+    def once(path, _cookie):
+        if down:
+            valid[path] = 0
+            return 503
+        fresh = valid[path] > 0
+        valid[path] = 0
+        return [] if fresh else 410
+
+    with Pages({"/": names, **dict.fromkeys(names, protected)}) as site:
+        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 1, "failed": 10, "waiting": 0, "503": 10}
+        down = False
+        crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+    assert len(crawler.spider.parsed) == 11
+    assert account() == {"done": 11, "waiting": 0}
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(place, account, clock):
+    settings = {**place, **QUICK, "RETRY_ENABLED": False}
+    with Pages({"/": ["/bad"], "/bad": 503}) as site:
+        for run, hours in enumerate((0, 0.1, 0.2, 1.1, 2.2, 3.3), 1):
+            clock[0] += HOUR * hours
+            await crawl(Parsing, settings, url=site.url + "/")
+            assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
+            assert site.hits["/bad"] == min(run, 5)  # runs 1 to 3 are within an hour
+
+
+class Rescuing(Parsing):
+    """Deals with failed downloads in an errback."""
+
+    how = "item"
+
+    def request(self, response, href):
+        return response.follow(href, errback=self.rescue)
+
+    def rescue(self, failure):
+        if self.how == "item":
+            yield {"url": failure.request.url}
+        elif self.how == "request":
+            yield Request(f"{self.url}mirror", self.parse)
+
+
+@at("kept job", "shared")
+@ensureDeferred
+@pytest.mark.parametrize(("how", "failed"), [("item", 0), ("request", 0), ("log", 1)])
+async def test_an_errback_has_dealt_with_a_failure_if_it_yields_something(
+    place, account, how, failed
+):
+    settings = {**place, **QUICK, "RETRY_ENABLED": False}
+    with Pages({"/": ["/bad"], "/bad": 503, "/mirror": []}) as site:
+        spider = type("Rescuing", (Rescuing,), {"how": how})
+        await crawl(spider, settings, url=site.url + "/")
+    assert account().get("failed", 0) == failed
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched_again(
+    place, account, caplog
+):
+    logged_in = False
+    names = [f"/{number}" for number in range(12)]
+    pages = {"/": ["/login", *names], "/login": []}
+    pages |= {name: lambda *_: [] if logged_in else "/login" for name in names}
+    settings = {**place, **QUICK, "DEPTH_PRIORITY": 0, "CONCURRENT_REQUESTS": 1}
+    with Pages(pages) as site:
+        await crawl(Parsing, settings, url=site.url + "/")
+        (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
+        assert f"{site.url}/login" in warning
+        assert account() == {"done": 2, "redirected": 12, "waiting": 0}
+        logged_in = True
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 2, "redirected": 12, "waiting": 0}
+    with Pages(pages) as site:
+        logged_in, url = False, {"url": site.url + "/"}
+        settings["BLOOM_RETRY_FAILED"] = [302]
+        await crawl(Parsing, settings, **url)
+        assert account() == {"done": 4, "redirected": 12, "failed": 12, "waiting": 0, "302": 12}
+        logged_in = True
+        crawler = await crawl(Parsing, settings, **url)
+        assert account() == {"done": 16, "redirected": 12, "waiting": 0}
+        assert len(crawler.spider.parsed) == 13
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place, account):
+    settings = {**place, **QUICK, "BLOOM_RETRY_FAILED": False}
+    with Pages({"/": ["/bad"], "/bad": 503}) as site:
+        for _ in range(2):
+            crawler = await crawl(Parsing, settings, url=site.url + "/")
+            assert account() == {"done": 2, "waiting": 0}
+        assert site.hits["/bad"] == 2
+    assert crawler.stats.get_value("bloom/failed/503") is None
