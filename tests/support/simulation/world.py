@@ -239,10 +239,15 @@ class World:
             self.chance.choice(now).step()
         return True
 
+    def also_ends(self, process):  # noqa: ARG002
+        """Return other reasons for which a process may have ended."""
+        return ()
+
     def check_end(self):
         """Check what must be so once the crawl is over."""
         for process in self.processes:
-            if process.reason not in (None, "finished", "shutdown"):
+            fine = None, "finished", "shutdown", *self.also_ends(process)
+            if process.reason not in fine:
                 self.wrong.append(f"{process.name} ended: {process.reason}")
         if self.site.early and not _CLOCKS.intersection(self._faults):
             self.wrong.append(f"fetched too early: {self.site.early}")
