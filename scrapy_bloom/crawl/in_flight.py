@@ -18,7 +18,7 @@ from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.history import ORIGINAL, TRIES
+from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
 
 if TYPE_CHECKING:
@@ -282,8 +282,8 @@ class InFlight:
 
     def answered(self, result: Any, request: Request) -> None:
         """Note what the downloader has answered. It has failed unless the spider deals with it."""
-        request.meta.pop(ORIGINAL, None)
-        request.meta.pop(TRIES, None)
+        for key in (ORIGINAL, TRIES, START):
+            request.meta.pop(key, None)
         visit = self._visits.get(request)
         if visit is None:
             return

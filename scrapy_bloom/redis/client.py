@@ -69,7 +69,7 @@ _TAKES_NO_WRITES: Final = re.compile(
 """Errors, also from scripts, of a server that is full, has become a replica, or is starting."""
 
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
-_REQUESTS: Final = ("_queue", "_workers")
+_REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
     "ask": ("_bits",),
     "call": (*_REQUESTS, "_bits", "_marks"),

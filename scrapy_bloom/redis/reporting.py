@@ -69,7 +69,7 @@ def report_crawl(
     """
     report_opened(report, identifier, queue.worker, queue.shared, crawl=True)
     items, counts = queue.shared.state.items, queue.counts
-    if items and not (counts.waiting or counts.taken or windowed):
+    if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(queue.shared.place, items, way)
     warn_of_failed(report, queue)
@@ -95,6 +95,11 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info("AutoThrottle finds one delay for each host, shared by all workers.")
     elif delay := downloads.default.delay:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
+
+
+def log_fetched_again(report: Report, count: int) -> None:
+    """Log that this run has put failed requests of earlier runs back."""
+    report.info(f"{counted(count, 'request')} that failed in earlier runs are fetched again.")
 
 
 def log_waiting(report: Report, taken: int) -> None:

@@ -99,27 +99,6 @@ local function free_turn(value)
   if turn == following then set_turn(key, slot, start) end
 end
 
--- Put a taken request back: in its place, or behind all others of its slot if it is `late`, or on the failed list
--- once `most` tries have failed, of which `tried` are new. Return where it went; nil if it is not taken.
-local function put_back(field, tried, most, late)
-  local value = call('HGET', taken, field)
-  if not value then return nil end
-  call('HDEL', taken, field)
-  local _, _, member = read_taken(value)
-  local at = 3 + #slot_of(member)  -- the first byte after the slot
-  local unread = math.min(254, member:byte(at) + (late and 1 or 0))
-  local tries = math.min(255, member:byte(at + 17) + tried)
-  member = member:sub(1, at - 1) .. string.char(unread) .. member:sub(at + 1, at + 16) .. string.char(tries)
-    .. member:sub(at + 18)
-  if tried > 0 and tries >= most then
-    call('HSET', failed, member:sub(at + 9, at + 16), '0 0 0 0 0 ' .. member)
-    return 'failed'
-  end
-  if tried == 0 then free_turn(value) end
-  enqueue(member)
-  return 'queue'
-end
-
 -- Start over if requests have vanished, or pages from a list of forgotten ones: nothing may suppress these pages.
 -- Return whether it did. Every script does this before it counts or marks. Also continue rebuilding `turns`.
 local function start_over_if_vanished(slices)

@@ -62,12 +62,18 @@ local function put_portion_back(cursor, most)
   return places.queue, places.failed
 end
 
--- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
--- of put_portion_back().
+-- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
+-- hour ago. The results are those of put_portion_back().
 local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
-  if queued + failed_now > 0 then count() end
+  begin_run_if_alone()
+  local hour, some = '0', 0
+  if call('EXISTS', failed) == 1 then
+    hour, some = put_failed_back(call('HGET', header, 'hour') or '0')
+    call('HSET', header, 'hour', hour)
+  end
+  if queued + failed_now + some > 0 then count() end
   local over = format_time(clock)
   for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
     call('ZREM', frees, slot)
