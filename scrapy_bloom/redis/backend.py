@@ -70,6 +70,7 @@ class RedisBackend(Backend):
     def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
+        self._in_flight = crawl.in_flight
         self._queue, self._dumps, self._identifier = queue, kind.dumps, crawl.identifier
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         by_host = bool(
@@ -295,7 +296,10 @@ class RedisBackend(Backend):
             self._idle_since = inf
         if answer.fetched_again:
             log_fetched_again(self._report, answer.fetched_again)
-        self._over = not (busy or held or self._has_more) and self._queue.is_over()
+        idle = not (busy or held or self._has_more)
+        if idle and not self._queue.waiting and self._in_flight.let_go():
+            self._soon(0.0)
+        self._over = idle and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
             if not self._stopped:
@@ -362,11 +366,11 @@ class RedisBackend(Backend):
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
-        warn_of_failed(self._report, self._queue)
         self._report.describe(self._queue.shared.info())
         account = await run_beside(self._queue.close)
         if not self.broken:
-            self._report.account = account or self.account()
+            self._report.account = account = account or self.account()
+            warn_of_failed(self._report, account)
         return not (self.broken or self._queue.has_work)
 
     # What waits

@@ -100,6 +100,9 @@ class Ending(NamedTuple):
     origin: bytes = b""
 
 
+DONE: Final = Ending()
+
+
 class Lost(NamedTuple):
     """A request that has failed.
 
@@ -439,7 +442,10 @@ class SharedKey:
             return None
         waiting, others, failed, done, redirected = map(int, answer[0].split())
         reasons, statuses = (
-            {name.decode(errors="replace"): int(count) for name, count in zip(*[iter(each)] * 2)}
+            {
+                name.decode(errors="replace"): int(count)
+                for name, count in zip(each[::2], each[1::2], strict=True)
+            }
             for each in answer[1:]
         )
         return Account(done, redirected, failed, waiting + others, 0, reasons, statuses)

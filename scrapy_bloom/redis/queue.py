@@ -27,6 +27,7 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.key import (
+    DONE,
     RISKY,
     Answer,
     Call,
@@ -86,7 +87,7 @@ class SharedQueue:
         self._buffer.append(entry)
         self.offering += 1
 
-    def end(self, taken: Taken | None, ending: Ending) -> None:
+    def end(self, taken: Taken | None, ending: Ending = DONE) -> None:
         """Report how a request has ended, if this worker still has it.
 
         :param taken: None for one that was only in memory.

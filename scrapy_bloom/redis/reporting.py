@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
@@ -15,11 +15,16 @@ from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
+    from scrapy_bloom.crawl.account import Account
     from scrapy_bloom.crawl.engine import Downloads
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
+
+
+_WORKERS: Final = ("workers died with it", "unreadable")
+"""Reasons why the scripts put requests on the failed list."""
 
 
 def report_opened(
@@ -72,7 +77,6 @@ def report_crawl(
     if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(queue.shared.place, items, way)
-    warn_of_failed(report, queue)
 
 
 def log_unreadable(report: Report, error: Exception) -> None:
@@ -112,9 +116,9 @@ def log_waiting(report: Report, taken: int) -> None:
     )
 
 
-def warn_of_failed(report: Report, queue: SharedQueue) -> None:
-    """Warn if there are requests on the failed list."""
-    if failed := queue.counts.failed:
+def warn_of_failed(report: Report, account: Account) -> None:
+    """Warn if there are requests on the failed list that no page is to blame for."""
+    if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
             f"{counted(failed, 'request')} on the failed list, after {MOST_TRIES} tries: each"
             f" time a worker died with it, took longer than its lease of {upkeep.LEASE:g} s, or"

@@ -27,8 +27,9 @@ from scrapy_bloom.redis.worker import MOST_TRIES
 def requests(worker, key, which):
     """Return the names of the requests that wait or were put aside."""
     reader = Reader(worker.queue.worker, key)
-    found = reader.failed() if which == "failed" else reader.upcoming(99)
-    return [one.body.decode() for one in found]
+    if which == "failed":
+        return [each.request.body.decode() for each in reader.failed()]
+    return [each.body.decode() for each in reader.upcoming(99)]
 
 
 # Order
@@ -66,12 +67,16 @@ def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed
         for name in worker.take(1):
             order.append(name)
             taken = worker.have.pop(name)
-            worker.queue.release(taken, "unreadable" if name == "0" else "done")
+            if name == "0":
+                worker.queue.release(taken, "unreadable")
+            else:
+                worker.queue.end(taken)
         worker.say()
     assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
     assert worker.queue.counts.failed == 1
     assert requests(worker, key, "failed") == ["0"]
-    worker.queue.shared.call(Call(retry=5))
+    (row,) = Reader(worker.queue.worker, key).failed()
+    worker.queue.shared.call(Call(restored={row.key: row.request.member}))
     assert requests(worker, key, "queue") == ["0"]
     assert [taken.tries for taken in worker.exchange(1).taken] == [0]
 

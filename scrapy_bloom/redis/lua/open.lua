@@ -71,7 +71,7 @@ if epoch == old_epoch then
 end
 
 -- A worker comes, and not one that was here before.
-if old_epoch == '' then
+if made or old_epoch == '' then
   local found = {}
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
