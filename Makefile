@@ -1,6 +1,6 @@
 # Everything here sets itself up on a machine that has only Python 3.10+ and make.
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
-PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
+PYTHON ?= $(shell for python in python3 python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done)
 VENV := $(ROOT)/.venv
 FLOOR := $(ROOT)/.venv-floor
@@ -100,6 +100,7 @@ kills: installed redis
 	cd $(ROOT) && $(RUN) KILLS=$(KILLS) $(VENV)/bin/pytest -s tests/kills $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_redis_begin_again.py tests/faults/test_links_of_a_page.py \
 		-k "long_series or no_page_is_lost or no_link_of_a_page" $(PYTEST_ARGS)
+	cd $(ROOT) && $(RUN) HISTORIES=200 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_simulation.py $(PYTEST_ARGS)
 	cd $(ROOT) && $(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 # The demos run the checkout, and install only what the package itself needs.

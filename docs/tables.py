@@ -32,7 +32,7 @@ SCRAPY_SET_BYTES = 86.6  # of one 20-byte fingerprint in a set, as `make bench-c
 
 
 GROUPS = {
-    "Filter": ("CAPACITY", "ERROR_RATE", "EXACT", "BACKEND"),
+    "Filter": ("CAPACITY", "ERROR_RATE", "BACKEND"),
     "Long crawls": ("WINDOW", "COMMIT_SYNC", "RETRY_FAILED", "RETRY_AFTER"),
     "Redis": ("REDIS_", "ON_BACKEND_ERROR"),
     "URLs": ("CANONICAL",),

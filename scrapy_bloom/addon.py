@@ -52,8 +52,8 @@ class Addon:
         """
         # Imported only here, as above.
         from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
+        from scrapy_bloom.local.job import copy_command, is_for_scrapy  # noqa: PLC0415
         from scrapy_bloom.local.store import NAME  # noqa: PLC0415
-        from scrapy_bloom.local.taking_over import is_for_scrapy  # noqa: PLC0415
 
         if self._is_inspection_command:
             settings.set("JOBDIR", None, priority="cmdline")
@@ -71,10 +71,11 @@ class Addon:
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
             logger.info(
-                "%s was started with Scrapy's own scheduler, so this run uses that, too. To take"
-                " the job over, set SCHEDULER = %r.",
+                "%s was started with Scrapy's own scheduler, so this run uses that, too. To move it"
+                " to %s, stop it and run %s.",
                 folder,
                 _SCHEDULER,
+                copy_command(Path(folder), "NAME", stopped=True),
             )
             takes_scheduler = False
             takes_filter = takes_filter and Path(folder, NAME).exists()  # else that is Scrapy's too

@@ -24,7 +24,8 @@ SCHEMA: Final = f"""
 BEGIN;
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
--- One row. As the first table it is what each checkpoint writes first.
+-- Row 1 is `Counters`, and the first number of row 2 the tally. As the first table it is what each
+-- checkpoint writes first.
 CREATE TABLE counters (id INTEGER PRIMARY KEY, commits INT, clean INT, request INT, slice INT,
   crc INT);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value, crc INT) WITHOUT ROWID;
@@ -37,12 +38,16 @@ CREATE TABLE blocks (id INTEGER PRIMARY KEY, bits BLOB, crc INT);
 CREATE TABLE marks (id INTEGER PRIMARY KEY, slice INT, size INT, packed BLOB, crc INT);
 CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT ROWID;
 CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROWID;
-CREATE TABLE exact (slice INT, fingerprint BLOB, PRIMARY KEY (slice, fingerprint)) WITHOUT ROWID;
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
-  body BLOB, crc INT);
+  start BLOB, body BLOB, crc INT);
+-- Marks of start requests that are not filtered, and counted.
+CREATE TABLE starts (mark BLOB PRIMARY KEY, crc INT) WITHOUT ROWID;
 """
+
+# Squares: a sum of the numbers themselves would often be right by chance.
+_WEIGHT: Final = "(id & 0x3fffffff) * (id & 0x3fffffff) & 0xffffffff"
 
 Value = str | int | float | bytes | None
 
@@ -54,7 +59,7 @@ class DamageError(sqlite3.DatabaseError):
 
 
 class Counters(NamedTuple):
-    """The only row of the table of that name.
+    """The first row of the table of that name.
 
     Attributes:
         commits: number of commits so far.
@@ -133,7 +138,7 @@ def write(
             database.executescript(SCHEMA)
             for table, entries in tables.items():
                 put(database, table, entries)
-            put(database, "counters", [(1, *Counters(slice=next_slice))])
+            put_counters(database, Counters(slice=next_slice), tally(database))
             database.execute("COMMIT")
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
@@ -180,6 +185,14 @@ def check_header(path: Path) -> None:
         )
 
 
+def followed(path: Path) -> Path:
+    """Return where a file is, if the path is a link to it: SQLite keeps its log there.
+
+    Whatever is opened by a path that a user has named is opened by this one.
+    """
+    return path.resolve() if path.is_symlink() else path
+
+
 def log_size(path: Path) -> int:
     """Return the size in bytes of the log beside a file; 0 if there is none."""
     try:
@@ -210,9 +223,10 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
 
 def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value, ...]]) -> None:
     """Write rows with their checksums, replacing rows with the same keys."""
+    statement = ""
     for row in entries:
-        places = "?," * len(row) + "?"
-        database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", (*row, crc(*row)))  # noqa: S608
+        statement = statement or f"INSERT OR REPLACE INTO {table} VALUES ({'?,' * len(row)}?)"  # noqa: S608
+        database.execute(statement, (*row, crc(*row)))
 
 
 def read_counters(database: sqlite3.Connection) -> Counters:
@@ -220,8 +234,46 @@ def read_counters(database: sqlite3.Connection) -> Counters:
 
     :raises ValueError: if there are none.
     """
-    ((_, *counters),) = rows(database, "counters")
+    ((_, *counters),) = rows(database, "counters", "WHERE id = 1")
     return Counters(*counters)
+
+
+def put_counters(database: sqlite3.Connection, counters: Counters, tally: int) -> None:
+    """Write the counters, and with them the tally."""
+    put(database, "counters", [(1, *counters), (2, tally, 0, 0, 0)])
+
+
+def tally(database: sqlite3.Connection) -> int:
+    """Return a checksum of which requests there are, and of all that is in `again`.
+
+    A row that is missing there loses a page. Rows missing elsewhere, or older than their
+    :class:`Counters`, only cause pages to be fetched again.
+    """
+    (requests,), (again,) = (
+        database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()  # noqa: S608
+        for what, table in ((_WEIGHT, "requests"), ("crc", "again"))
+    )
+    return int(requests + again)
+
+
+def weight(row: int) -> int:
+    """Return what a request adds to the tally."""
+    return (number := row & 0x3FFFFFFF) * number & 0xFFFFFFFF
+
+
+def check_tally(database: sqlite3.Connection) -> int:
+    """Return the tally.
+
+    If a checkpoint was interrupted and its log is gone, some pages of the file are from its last
+    commit, among them the counters, and others are older.
+
+    :raises DamageError: if it is not that of the last commit. The first version stored none.
+    """
+    found = tally(database)
+    stored = [row[1] for row in rows(database, "counters", "WHERE id = 2")]
+    if stored not in ([], [found]):
+        raise DamageError("requests or forgotten pages are not those of the last commit")
+    return found
 
 
 def journal(database: sqlite3.Connection) -> Iterator[tuple[int, list[bytes]]]:

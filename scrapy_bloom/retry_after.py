@@ -12,7 +12,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import BACK, leave_first_slot, scheduler_of, slot_of
+from scrapy_bloom.crawl.engine import copy_to_go_back, leave_first_slot, scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
@@ -74,13 +74,12 @@ class RetryAfter:
     ) -> Request | None:
         """Put a request back whose host began to be left alone while a middleware held it up.
 
-        One that awaited ``robots.txt``, say.
+        One that awaited ``robots.txt``, say. If it cannot be copied, it is sent.
         """
         held_until = getattr(scheduler_of(self._crawler), "held_until", None)
         if held_until is None or not (until := held_until(request)):  # another scheduler has none
             return None
-        meta = {**request.meta, BACK: True, DELAY: max(0.0, until - time.monotonic())}
-        return request.replace(meta=meta)
+        return copy_to_go_back(request, **{DELAY: max(0.0, until - time.monotonic())})
 
     def process_response(
         self,
@@ -96,7 +95,7 @@ class RetryAfter:
             if self._hosts:
                 self._hosts.pop(slot_of(self._crawler, request), None)
             return response
-        wish = read_wish(response.headers.get("Retry-After"))
+        wish = read_wish(response.headers.get("Retry-After"), response.headers.get("Date"))
         if wish > 0 and self._hold(request, min(wish, self._longest)):
             request.meta[DELAY] = min(wish, self._longest)  # for the retry, which copies it
         return response
@@ -136,11 +135,24 @@ class RetryAfter:
         request.meta.pop(DELAY, None)
 
 
-def read_wish(header: bytes | None) -> float:
-    """Return the seconds for which a ``Retry-After`` asks, as a number or a date; 0 if for none."""
+def read_wish(header: bytes | None, date: bytes | None = None) -> float:
+    """Return the seconds for which a ``Retry-After`` asks, as a number or a date; 0 if for none.
+
+    :param date: the answer's own, by the clock of the host; without one it is now.
+    """
     text = (header or b"").decode("latin-1").strip()
     with suppress(Exception):  # whatever it says
         if text.isdecimal():
             return float(text)
-        return parsedate_to_datetime(text).timestamp() - time.time()
+        return _read_date(text) - _date_or_now(date)
     return 0.0
+
+
+def _date_or_now(header: bytes | None) -> float:
+    with suppress(Exception):
+        return _read_date((header or b"").decode("latin-1"))
+    return time.time()
+
+
+def _read_date(text: str) -> float:
+    return parsedate_to_datetime(text).timestamp()

@@ -7,6 +7,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -19,6 +20,7 @@ from scrapy_bloom.crawl.engine import (
     Timer,
     is_inspection_command,
     leave_first_slot,
+    no_requests,
     refuse,
     write_no_state,
 )
@@ -50,7 +52,7 @@ class Scheduler(ScrapyScheduler):
 
     ``bloom.sqlite``
         Every request that is not done, all marks, and ``spider.state``.
-    ``bloom.sqlite-wal``, ``-shm``, ``-checkpoint``
+    ``bloom.sqlite-wal``, ``-shm``
         Its log, while a crawl runs and after a kill.
     ``bloom.lock``
         Locked while a crawl runs.
@@ -69,6 +71,7 @@ class Scheduler(ScrapyScheduler):
     pqclass: Any
 
     _frontier: Frontier | None = None
+    _early: list[Request] | None = None  # what is enqueued while Redis is being opened
     _refused = _closing = False
 
     @classmethod
@@ -124,7 +127,9 @@ class Scheduler(ScrapyScheduler):
             if isinstance(self.df, BloomDupeFilter):
                 self.df.checks = Unfiltered(self.df.report, error)
             refuse(self.crawler, error.reason)
+            self._enqueue_early()
             return
+        self._enqueue_early()
         if self._frontier is None and (opened := super().open(self.spider)) is not None:
             await opened
 
@@ -144,6 +149,9 @@ class Scheduler(ScrapyScheduler):
     def enqueue_request(self, request: Request) -> bool:
         """Take a request unless it is a duplicate; return whether it was taken."""
         frontier = self._frontier
+        if self._early is not None:
+            self._early.append(request)
+            return True
         if self._closing:
             self.df.report.once(
                 logging.WARNING,
@@ -233,7 +241,18 @@ class Scheduler(ScrapyScheduler):
         from scrapy_bloom.redis.backend import RedisBackend  # noqa: PLC0415 - needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        return await RedisBackend.open(crawl, kind)
+        self._early = []
+        with no_requests(self.crawler):
+            return await RedisBackend.open(crawl, kind)
+
+    def _enqueue_early(self) -> None:
+        """Enqueue what was kept while Redis was being opened."""
+        early, self._early = self._early or (), None
+        for request in early:
+            if not self.enqueue_request(request):
+                self.crawler.signals.send_catch_log(
+                    signals.request_dropped, request=request, spider=self.spider
+                )
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

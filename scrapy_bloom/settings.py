@@ -170,13 +170,6 @@ RETRY_AFTER: Final = Option(
     ' a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores the header. It needs'
     " `scrapy_bloom.Scheduler`.",
 )
-EXACT: Final[Option[bool]] = Option(
-    "BLOOM_EXACT",
-    default=False,
-    read=_read_flag,
-    meaning="Never mistake a new page for a seen one. It needs"
-    " `scrapy_bloom.Scheduler` with a `JOBDIR`. The guide Exact has the costs.",
-)
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
     "auto",
@@ -204,7 +197,8 @@ REDIS_TIMEOUT: Final = Option(
     2.0,
     number(float, 0.001, _HOUR, f"a number of seconds from 0.001 to {_HOUR:,}"),
     "How many seconds a call to Redis may take in all, with its retry, a name lookup, and a reply"
-    " that arrives byte by byte.",
+    " that arrives byte by byte. For each 100 KB that it carries it may take another second, and"
+    " more each time it is repeated: so it comes through a slow link.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",

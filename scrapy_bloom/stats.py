@@ -35,7 +35,7 @@ UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 WITHDRAWN: Final = Stat(
     "bloom/withdrawn",
-    "new requests that Scrapy's own scheduler could not store: their pages are eligible again",
+    "new requests that could not be stored: their pages are eligible again",
 )
 FORGOTTEN: Final = Stat("bloom/forgotten", "times that a page was forgotten: it is eligible again")
 NOT_FORGOTTEN: Final = Stat(
@@ -73,7 +73,7 @@ HELD: Final = Stat(
     "requests that cannot be serialized; the page that yielded one stays stored until it is done",
 )
 UNREADABLE: Final = Stat(
-    "bloom/frontier/unreadable", "stored requests that could not be read; they stay stored"
+    "bloom/frontier/unreadable", "times that a stored request could not be read; it stays stored"
 )
 COMMIT_ERRORS: Final = Stat("bloom/frontier/commit_errors", "commits that failed and were retried")
 REQUEUED: Final = Stat(
@@ -81,8 +81,8 @@ REQUEUED: Final = Stat(
 )
 FAILED_LIST: Final = Stat(
     "bloom/frontier/failed",
-    "requests moved to the failed list after ten tries: each time a worker died with them, took"
-    " longer than its lease, or could not load them",
+    "requests on the failed list: ten workers died with them or were blocked by them, or no"
+    " worker could read them",
 )
 
 FROM_INFO: Final = {

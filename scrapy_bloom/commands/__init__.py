@@ -17,7 +17,7 @@ VERBS = {
     "add": "mark pages as seen; create the filter if there is none",
     "forget": "make pages eligible again",
     "queue": "show waiting requests; put the failed list back",
-    "copy": "copy a job, or a stopped crawl of scrapy-redis, into Redis",
+    "copy": "copy a stopped crawl, also of others, to a new job or to Redis",
     "delete": "delete a filter and its requests, unless a crawl uses them",
     "canon": "show canonical URLs, and which are one page",
 }

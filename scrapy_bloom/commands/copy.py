@@ -1,14 +1,16 @@
-"""``scrapy bloom copy``: copy a job or a crawl into Redis."""
+"""``scrapy bloom copy``: a crawl goes on in another job directory, or in Redis."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from contextlib import AbstractContextManager
 
+from scrapy_bloom.commands.copy_from import Source, our_job, scrapy_redis_queue, scrapys_job
+from scrapy_bloom.commands.copy_to_job import write_job
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import target_of
-from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job redis://localhost#books:books:bloom"
@@ -17,26 +19,34 @@ EXAMPLE = "job redis://localhost#books:books:bloom"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     parser.add_argument("source", metavar="SRC", help="a TARGET; or the queue of scrapy-redis")
-    parser.add_argument("target", metavar="DST", help="the URL of a Redis server, with #KEY")
+    parser.add_argument(
+        "target", metavar="DST", help="a new job directory; or the URL of a Redis server, with #KEY"
+    )
+    parser.add_argument(
+        "--stopped",
+        action="store_true",
+        help="the last run of Scrapy's own scheduler was stopped, not killed",
+    )
 
 
 def run(args: Namespace, project: Project) -> int:
     """Copy, and print what was copied."""
     source, target = (target_of(project, where) for where in (args.source, args.target))
-    if isinstance(target, LocalTarget):
-        raise SettingError(
-            f"{target.name}: found a path, expected the URL of a Redis server with #KEY at its end."
-            f" To copy a stopped job to another directory, copy its folder."
-        )
+    reading: AbstractContextManager[Source]
     if not isinstance(source, LocalTarget):
-        # Imported only here, like the other one: redis is an extra.
-        from scrapy_bloom.commands.from_scrapy_redis import copy_crawl  # noqa: PLC0415
-
-        copy_crawl(source, target, project)
+        reading = scrapy_redis_queue(source, project)
+    elif source.path.exists():
+        reading = our_job(source, project)
     else:
-        from scrapy_bloom.commands.from_job import copy_job  # noqa: PLC0415
+        reading = scrapys_job(source, project, stopped=args.stopped)
+    with reading as found:
+        owner = Project(project.given, project.spider or found.identity.spider)
+        if isinstance(target, LocalTarget):
+            write_job(found, target, owner)
+        else:
+            from scrapy_bloom.commands.copy_to_redis import write_crawl  # noqa: PLC0415 - an extra
 
-        copy_job(source, target, project)
+            write_crawl(found, target, owner)
     facts = target.info()
     items, waiting = facts["items"], facts.get("waiting")
     text = counted(items, "page")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import WaitingRequest, readable
+from scrapy_bloom.commands.requests import StoredRequest, WaitingRequest, readable
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.job import (
     DIGEST,
@@ -32,10 +32,10 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.queue import LATER
-from scrapy_bloom.local.scrapys import SCRAPYS_QUEUE, digest, waits_with_scrapy
+from scrapy_bloom.local.scrapys import digest
 from scrapy_bloom.local.store import NAME, Store
 
-_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", "-checkpoint", ".new")
+_COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
 class LocalTarget:
@@ -48,26 +48,27 @@ class LocalTarget:
     :param project: the owner of a new filter; its settings choose the order of the queue.
 
     Attributes:
-        path: the file.
+        path: the file, also where a link to it was named.
+        folder: the job directory.
         name: what people call it.
     """
 
     def __init__(self, path: Path, project: Project) -> None:
         self.name = str(path.parent if path.name == NAME else path)
-        self.path = path if path.name == NAME or path.is_file() else path / NAME
+        path = path if path.name == NAME or path.is_file() else path / NAME
+        self.folder, self.path = path.parent, file.followed(path)
         self._project = project
 
     # Inspecting
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
-        with self._reading() as store:
+        with self.reading() as store:
             facts = {
                 "target": self.name,
                 **asdict(identity_in(store)),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "exact": bool(store.meta.get("exact")),
                 "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
@@ -86,33 +87,17 @@ class LocalTarget:
         return facts
 
     @contextmanager
-    def copying(self) -> Iterator[Store]:
-        """Open what is to be copied into Redis.
-
-        :raises StateError: if marks without their requests would be copied, or without the list
-            that makes them exact.
-        """
-        with self._reading() as store:
-            folder = self.path.parent
-            plain = store.meta.get(KIND) != REQUESTS
-            if plain and (not store.clean or waits_with_scrapy(folder)):
-                raise StateError(
-                    f"{self.name}: its requests are in Scrapy's own queue,"
-                    f" {folder / SCRAPYS_QUEUE}, and without them the pages that wait would never"
-                    f" be fetched. Let the crawl finish, or resume it once with"
-                    f" scrapy_bloom.Scheduler, which takes them over."
-                )
-            if store.meta.get("exact"):
-                raise StateError(
-                    f"{self.name}: found the table of BLOOM_EXACT, expected none: it cannot be"
-                    f" copied into Redis, and without it pages would be lost. Finish the crawl"
-                    f" here."
-                )
+    def reading(self) -> Iterator[Store]:
+        """Open the file for reading."""
+        if not self.path.exists():
+            raise StateError(f"{self.name}: found no filter.")
+        with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
     def failed(self) -> Iterator[WaitingRequest]:
         """Yield the requests that cannot be read."""
-        return (request for request in self._requests() if request.problem)
+        failed = (request for request in self._requests() if request.problem)
+        return (request._replace(reason="unreadable") for request in failed)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
@@ -142,14 +127,14 @@ class LocalTarget:
                     f" NAME."
                 )
         else:
-            with self._reading() as store:  # nothing is locked if it is not ours
+            with self.reading() as store:  # nothing is locked if it is not ours
                 if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store.seen for mark in marks]
+                    yield identity_in(store), lambda marks: [mark in store.filter for mark in marks]
                     return
         with lock_job(self.path.parent), _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.seen.forget_many, store.seen.add
+                forget, add = store.filter.forget_many, store.filter.add
                 change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
                 yield identity_in(store), change
                 if store.clean:
@@ -165,31 +150,24 @@ class LocalTarget:
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        with self._reading():
+        with self.reading():
             pass  # it is ours
         with lock_job(self.path.parent):
             self._remove()
 
     # Within
 
-    @contextmanager
-    def _reading(self) -> Iterator[Store]:
-        if not self.path.exists():
-            raise StateError(f"{self.name}: found no filter.")
-        with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
-            yield store
-
     def _requests(self) -> Iterator[WaitingRequest]:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
         newest_first = self._project.queue_kind.newest_first
-        with self._reading() as store:
-            for priority, body, date in bodies(store, newest_first=newest_first):
-                yield readable(body, priority, date)
+        with self.reading() as store:
+            for each in requests_in(store, newest_first=newest_first):
+                yield readable(None if each.damaged else each.body, each.priority, each.date)
 
     def _create(self) -> Store:
         project = self._project
         store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
-        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.path.parent)}
+        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.folder)}
         return store
 
     def _remove(self) -> None:
@@ -230,20 +208,32 @@ def _last_run(store: Store) -> str:
     return f"running as process {store.meta[PID]}"
 
 
-def bodies(store: Store, *, newest_first: bool) -> Iterator[tuple[int, bytes | None, float]]:
-    """Yield all requests, in the order of priorities and of their queues, those that wait last.
+def occupied(name: str, contents: str = "a filter") -> StateError:
+    """Return the error for a target that is not empty."""
+    return StateError(
+        f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
+        f" make room with 'scrapy bloom delete'."
+    )
 
-    Each with priority, bytes, None if these do not match their checksum, and when it may be sent,
-    in seconds since 1970, or 0.
-    """
-    # The last part of a queue's name is Scrapy's priority, negated; of start requests with an s.
+
+def requests_in(store: Store, *, newest_first: bool) -> Iterator[StoredRequest]:
+    """Yield all requests, in the order of priorities and of their queues, those that wait last."""
     queues = sorted(
-        (int(queue.path.rpartition("/")[2].rstrip("s")), queue.path, number)
+        (-priority_of(queue.path), queue.path, number)
         for number, queue in store.queues.items()
         if queue.path != LATER
     )
-    for negated, _, number in queues:
+    for negated, path, number in queues:
+        slot = store.queues[number].slot
         for _, body in store.read(number, newest=newest_first):
-            yield -negated, body, 0.0
-    for _, date, priority, waiting in stored_requests(store):
-        yield priority, waiting, date
+            yield StoredRequest(path, slot, -negated, body or b"", damaged=body is None)
+    for _, date, priority, body in stored_requests(store):
+        yield StoredRequest(LATER, None, priority, body or b"", date, damaged=body is None)
+
+
+def priority_of(queue: str) -> int:
+    """Return the priority of the requests in a queue.
+
+    The last part of its name is Scrapy's priority, negated; of start requests with an s.
+    """
+    return -int(queue.rpartition("/")[2].rstrip("s"))

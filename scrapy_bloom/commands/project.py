@@ -14,7 +14,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.engine import apply_settings
+from scrapy_bloom.crawl.engine import apply_settings, has_queues_by_slot, slot_folder
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
@@ -100,6 +100,19 @@ class Project:
         """What ``SCHEDULER_DISK_QUEUE`` stands for."""
         setting = "SCHEDULER_DISK_QUEUE"
         return QueueKind.of(setting, load_object(self.scrapys[setting]))
+
+    @property
+    def start_kind(self) -> QueueKind | None:
+        """What ``SCHEDULER_START_DISK_QUEUE`` stands for, if it is set."""
+        setting = "SCHEDULER_START_DISK_QUEUE"
+        chosen = self.scrapys[setting]
+        return QueueKind.of(setting, load_object(chosen)) if chosen else None
+
+    def queue_for(self, slot: str, priority: int) -> tuple[str, str | None]:
+        """Return name and download slot of the queue that keeps a request in a job directory."""
+        if has_queues_by_slot(load_object(self.scrapys["SCHEDULER_PRIORITY_QUEUE"])):
+            return f"{slot_folder(slot)}/{-priority}", slot
+        return str(-priority), None
 
     @property
     def owner(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def run(args: Namespace, project: Project) -> int:
         )
     if args.failed:
         shown = [*islice(target.failed(), args.peek)]
-        lines = _table(shown) if shown else ["No request is on the failed list."]
+        lines = _failed_table(shown) if shown else ["No request is on the failed list."]
         show(args, {"failed": [request._asdict() for request in shown]}, lines)
         return 1 if shown else 0
     first = target.upcoming(args.peek)
@@ -53,6 +53,14 @@ def run(args: Namespace, project: Project) -> int:
         lines += ["", *_table(first)]
     show(args, {**summary, "first": [request._asdict() for request in first]}, lines)
     return 0
+
+
+def _failed_table(requests: list[WaitingRequest]) -> Iterator[str]:
+    rows = (
+        (each.reason, each.method, each.callback or "parse", each.url or each.problem)
+        for each in requests
+    )
+    return table(rows, ("reason", "method", "callback", "URL"))
 
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:

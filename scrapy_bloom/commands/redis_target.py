@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
+from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
@@ -95,7 +96,7 @@ class RedisTarget:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield readable(each.body, each.priority)
+                yield readable(each.body, each.priority)._replace(reason=each.note)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
@@ -181,11 +182,3 @@ class RedisTarget:
 def identity_in(plan: Plan) -> Identity:
     """Return what the marks of a filter belong to."""
     return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
-
-
-def occupied(name: str, contents: str = "a filter") -> StateError:
-    """Return the error for a target that is not empty."""
-    return StateError(
-        f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
-        f" make room with 'scrapy bloom delete'."
-    )

@@ -9,6 +9,28 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
+class StoredRequest(NamedTuple):
+    """A request as it is stored.
+
+    Attributes:
+        queue: the name of its queue in a job directory.
+        slot: the download slot that this queue is for, if it is for one.
+        priority: Scrapy's priority, the highest first.
+        body: the request as Scrapy's disk queues write it.
+        date: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
+        mark: the fingerprint of its page if that is not marked yet.
+        damaged: whether its checksum is wrong; it has no body then.
+    """
+
+    queue: str
+    slot: str | None
+    priority: int
+    body: bytes
+    date: float = 0.0
+    mark: bytes | None = None
+    damaged: bool = False
+
+
 class WaitingRequest(NamedTuple):
     """A stored request, as far as it can be decoded without executing project code.
 
@@ -19,6 +41,7 @@ class WaitingRequest(NamedTuple):
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
+        reason: why it is on the failed list: ``died``, ``blocked`` or ``unreadable``.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
@@ -28,6 +51,7 @@ class WaitingRequest(NamedTuple):
     depth: int = 0
     callback: str = ""
     problem: str = ""
+    reason: str = ""
     not_before: float = 0.0
 
 

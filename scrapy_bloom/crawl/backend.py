@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
     from scrapy_bloom.crawl.outcomes import Ended, Failure
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.errors import BloomError
     from scrapy_bloom.settings import Settings
 
 
@@ -50,7 +51,6 @@ class Backend(ABC):
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
-        is_full: whether no more pages should be fetched for now.
         may_be_cut: whether a kill may have cut off the feeds.
         due: when the next exchange should be made, by ``time.monotonic()``; infinite if there is no
             need. Members that change something set it; an exchange begins by setting it back.
@@ -61,7 +61,6 @@ class Backend(ABC):
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     broken = False
-    is_full = False
     may_be_cut = True
     due = inf
     interval: float
@@ -96,6 +95,11 @@ class Backend(ABC):
 
         :param is_over: whether it is done.
         """
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more pages should be fetched for now."""
+        return False
 
     @abstractmethod
     def take(self) -> tuple[Request, Any] | None:
@@ -148,6 +152,10 @@ class Backend(ABC):
         :param busy: whether pages are in flight, or done and not released.
         :param held: whether requests wait in memory.
         """
+
+    @abstractmethod
+    def give_up(self, error: BloomError) -> None:
+        """Exchange nothing more, and end the crawl."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
         """Take no more; what was not begun goes back with the last exchange."""

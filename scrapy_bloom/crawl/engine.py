@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+import traceback
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
-from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from threading import Thread, get_ident
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -83,6 +84,7 @@ class Engine:
         self._crawler, self._engine = crawler, engine
         self._scraper: Any = getattr(engine, "scraper", None)
         self._yielded_by: WeakKeyDictionary[Request, Request | None] = WeakKeyDictionary()
+        self._with_spider: WeakSet[Request] = WeakSet()
         in_progress = getattr(getattr(engine, "_slot", None), "inprogress", None)
         watched = (
             (engine, "_download"),
@@ -102,7 +104,6 @@ class Engine:
         self._sent: Request | None = None
         self._downloading: set[Request] = set()
         self._sent_as: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
-        self._with_spider: WeakSet[Request] = WeakSet()
 
     def sent(self, request: Request) -> None:
         """Record that the scheduler returns a request now. What the engine does not take is done.
@@ -129,6 +130,11 @@ class Engine:
         """Whether the spider is being closed."""
         return getattr(self._engine._slot, "closing", None) is not None  # noqa: SLF001 - see above
 
+    @property
+    def pipelines(self) -> tuple[Any, ...]:
+        """The item pipelines."""
+        return tuple(getattr(self._scraper.itemproc, "middlewares", ()))
+
     def slot_of(self, request: Request) -> str:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
@@ -136,14 +142,13 @@ class Engine:
     def take_back(self, slot: str, **meta: object) -> None:
         """Have the requests that wait in a download slot enqueued again, with this in their meta.
 
-        What somebody awaits there stays, such as ``robots.txt``.
+        What somebody awaits there stays, such as ``robots.txt``, and what cannot be copied.
         """
         queue: Any = getattr(self._engine.downloader.slots.get(slot), "queue", ())
         for request, response in [*queue]:
-            if request.callback is not NO_CALLBACK:
+            if request.callback is not NO_CALLBACK and (back := copy_to_go_back(request, **meta)):
                 queue.remove((request, response))
-                again = request.replace(meta={**request.meta, BACK: True, **meta})
-                response.callback(again)  # as if a downloader middleware had answered with it
+                response.callback(back)  # as if a downloader middleware had answered with it
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> bool:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``.
@@ -279,8 +284,8 @@ class Engine:
 
     def _request_of(self, response: Any) -> Request | None:
         """Return the request of the scheduler to which something was the response."""
-        request = getattr(response, "request", None)
-        return self._sent_as.get(request, request) if self._sent_as else request
+        request: Request | None = getattr(response, "request", None)
+        return request if request is None else self._sent_as.get(request, request)
 
     def _note_output(self, output: Any, by: Request | None) -> None:
         if isinstance(output, Request) and self._yielded_by.setdefault(output, by) is not by:
@@ -397,9 +402,9 @@ class Downloads:
 
 
 def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -> None:
-    """Call `note` with each result of the downloader and its request, before the engine has it.
+    """Call `note` with each response, failure or request out of the downloader, and its request.
 
-    A result is a response, a failure, or a request that a middleware has made of the other one.
+    If this version of Scrapy does not show them, nothing is watched.
     """
     engine: Any = engine_of(crawler)
     handle = getattr(engine, "_handle_downloader_output", None)
@@ -407,10 +412,24 @@ def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -
         return
 
     def watched_handle(result: Any, request: Request) -> Any:
-        note(result, request)
+        with suppress(Exception):  # their meta may be anything
+            note(result, request)
         return handle(result, request)
 
     engine._handle_downloader_output = watched_handle  # noqa: SLF001 - see above
+
+
+def copy_to_go_back(request: Request, **meta: object) -> Request | None:
+    """Return a copy of a request that goes back before it was sent; None if it cannot be copied.
+
+    A class of the project's may need further arguments, and a middleware may have set a priority
+    that Scrapy refuses in a new request.
+
+    :param meta: is added to its meta.
+    """
+    with suppress(Exception):
+        return request.replace(meta={**request.meta, BACK: True, **meta})
+    return None
 
 
 def pop_back(request: Request) -> bool:
@@ -500,6 +519,20 @@ def write_no_state(crawler: Crawler) -> None:
     for extension in crawler.extensions.middlewares if crawler.extensions else ():
         if isinstance(extension, SpiderState):
             extension.jobdir = None
+
+
+@contextmanager
+def no_requests(crawler: Crawler) -> Iterator[None]:
+    """Keep the engine from sending requests in this block: its scraper is not open yet.
+
+    If something is enqueued then, Scrapy fails with an ``AssertionError``.
+    """
+    engine = engine_of(crawler)
+    engine.pause()
+    try:
+        yield
+    finally:
+        engine.unpause()
 
 
 def refuse(crawler: Crawler, reason: str) -> None:
@@ -597,6 +630,49 @@ class Timer:
         self._do()
 
 
+def _loop_caller() -> Callable[..., object] | None:
+    """Return what has the reactor or event loop call a function, from any thread.
+
+    None if there is no reactor, and no loop is running.
+    """
+    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
+    if reactor is not None:
+        return cast("Callable[..., object]", reactor.callFromThread)
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop().call_soon_threadsafe
+    return None
+
+
+class Pulse:
+    """Tells another thread for how long the reactor or event loop has been blocked.
+
+    Create it in the thread of the loop.
+    """
+
+    def __init__(self) -> None:
+        self._call, self._thread = _loop_caller(), get_ident()
+        self._asked: float | None = None  # when the loop was asked, until it answers
+
+    def blocked(self) -> float:
+        """Return for how many seconds the loop has not answered. Each call asks it again."""
+        now = time.monotonic()
+        if self._asked is None:
+            if self._call is None:
+                return 0.0
+            self._asked = now
+            with suppress(RuntimeError):  # the loop is closed
+                self._call(self._answer)
+        return now - (self._asked or now)
+
+    def stack(self) -> str:
+        """Return what the loop is doing, as in a traceback."""
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - has no other name
+        return "".join(traceback.format_stack(frame))
+
+    def _answer(self) -> None:
+        self._asked = None
+
+
 def run_beside(function: Callable[[], T]) -> Deferred[T]:
     """Run a function in a thread while the reactor or event loop keeps running.
 
@@ -606,13 +682,8 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
     """
     done: Deferred[T] = Deferred()
     reactor: Any = sys.modules.get("twisted.internet.reactor")  # as above
-    call_back: Callable[..., object] | None = None
-    if reactor is None:
-        with suppress(RuntimeError):  # no loop is running
-            call_back = asyncio.get_running_loop().call_soon_threadsafe
-    elif reactor.running:
-        call_back = reactor.callFromThread
-    if call_back is None:
+    call_back = _loop_caller()
+    if call_back is None or (reactor is not None and not reactor.running):
         done.callback(function())
         return done
 

@@ -48,7 +48,8 @@ class Failed(NamedTuple):
         if not 0 <= now - last < APART:
             tries, last = tries + 1, now
         fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
-        return cls(*failure, now, tries, worker, write_fields(fields, like=body))
+        body = write_fields(fields, like=body)
+        return cls(failure.kind, failure.message, now, tries, worker, body)
 
     @property
     def given_up(self) -> bool:
@@ -62,7 +63,7 @@ class Failed(NamedTuple):
         return self._replace(tries=0, body=write_fields(fields, like=self.body))
 
     def pack(self) -> bytes:
-        """Return it as bytes: a length, so many bytes of JSON with all but the body, and the body."""
+        """Return it as bytes: a length, so many bytes of JSON with all but the body, the body."""
         head = json.dumps(self[:-1]).encode()
         return _LENGTH.pack(len(head)) + head + self.body
 
@@ -74,6 +75,7 @@ class Failed(NamedTuple):
         """
         try:
             end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
-            return cls(*json.loads(packed[_LENGTH.size : end]), packed[end:])
+            kind, message, date, tries, worker = json.loads(packed[_LENGTH.size : end])
+            return cls(kind, message, date, tries, worker, packed[end:])
         except (struct.error, TypeError) as error:
             raise ValueError("not a request on the failed list") from error

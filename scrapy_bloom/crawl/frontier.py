@@ -26,11 +26,12 @@ from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
-from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
 from scrapy_bloom.signals import forget_page, hold_slot
+from scrapy_bloom.values import LONGEST
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
@@ -42,6 +43,10 @@ _SOONEST: Final = 0.1
 """Seconds until items that could not be written are tried again; they double each time."""
 
 _SLOWEST: Final = 5.0
+
+MOST_UNWRITTEN: Final = 1_000
+"""Pages whose items could not be written out. With more, no request is sent: each has its items in
+memory, and is fetched again after a kill."""
 
 
 class Frontier:
@@ -68,7 +73,7 @@ class Frontier:
         self._flush_at, self._flush_pause = 0.0, _SOONEST
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._closing = self._rest_logged = False
+        self._closing = self._rest_logged = self._is_stuck = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
@@ -86,8 +91,16 @@ class Frontier:
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if it is known to be a duplicate.
 
-        If that is known only later, it is dropped then.
+        If that is known only later, it is dropped then. If taking it fails, what led to it stays,
+        and is fetched again by the next run.
         """
+        try:
+            return self._enqueue(request)
+        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+            self._leave(request, error)
+            return True
+
+    def _enqueue(self, request: Request) -> bool:
         meta, offer, in_flight = request.meta, self._offer, self._in_flight
         origin = in_flight.origin_of(request)
         due = pop_due(request, self._report) if DELAY in meta else 0.0
@@ -119,11 +132,10 @@ class Frontier:
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
-        if self._closing or self._backend.is_full:
+        if self._closing or self._backend.is_full or self._has_enough:
             return None
-        request = self._memory.pop(self._backend.held_until)
+        request, handle = self._memory.pop(self._backend.held_until), None
         if request is not None:
-            self._in_flight.start_kept(request)
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._backend.take()
@@ -133,11 +145,15 @@ class Frontier:
                 self._arm()
                 return None
             request, handle = taken
-            self._in_flight.start(request, handle)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
         self._rest_logged = False
-        self._arm()
+        self._arm(busy=True)
+        # Last, as then nothing may be raised: what is in flight and not with the engine is done.
+        if handle is None:
+            self._in_flight.start_kept(request)
+        else:
+            self._in_flight.start(request, handle)
         return request
 
     def pending(self) -> bool:
@@ -157,6 +173,7 @@ class Frontier:
 
     def hold(self, request: Request, seconds: float) -> bool:
         """Leave the download slot of a request alone; return that it was done."""
+        seconds = min(seconds, LONGEST)
         self._backend.hold(request, seconds)
         self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
         self._note_ended()
@@ -190,6 +207,27 @@ class Frontier:
         return await self._backend.close()
 
     # Requests that arrive
+
+    def _leave(self, request: Request, error: Exception) -> None:
+        """Leave to the next run what led to a request that could not be taken."""
+        self._report.once(
+            logging.ERROR,
+            "%s could not be enqueued. The page that led to it is not done: the next run fetches it"
+            " again. More such errors are not shown.",
+            request,
+            failure=error,
+        )
+        try:
+            self._in_flight.leave(request)
+            self._judge.withdraw(request)
+        except Exception:  # noqa: BLE001 - no memory
+            self._backend.give_up(
+                StateError(
+                    f"A request could not be enqueued ({error!r}), and neither could its page be"
+                    f" forgotten, so nothing more is written. Start the crawl again: it resumes"
+                    f" from what was written last."
+                )
+            )
 
     async def _decide(
         self,
@@ -261,6 +299,7 @@ class Frontier:
         except Exception as error:  # noqa: BLE001 - nobody expects it, and the crawl goes on
             self._log_error(error)
             written = False
+        was_stuck, self._is_stuck = self._has_enough, not written
         if not written:
             self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
             self._flush_at = time.monotonic() + self._flush_pause
@@ -268,17 +307,25 @@ class Frontier:
         self._flush_pause = _SOONEST
         for visit in self._ledger.take(until):
             self._release(visit)
+        if was_stuck:
+            self._engine.wake()
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so many pages wait for their items that no more should be fetched."""
+        return self._is_stuck and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, visit: Visit) -> None:
-        if visit.failure is None:
+        failure = visit.failure
+        if failure is None:
             status = str(visit.status) if visit.status else ""
             self._backend.release(visit.taken, visit.ended, status)
         elif not self._retries:
-            self._backend.release(visit.taken, Ended.DONE, visit.failure.kind)
+            self._backend.release(visit.taken, visit.ended, failure.kind)
         elif visit.taken is not None:  # else the pages that led to it have failed, too
-            self._backend.fail(visit.taken, visit.failure, visit.way)
-        if visit.failure is not None:
-            self._report.failed(visit.failure.kind)
+            self._backend.fail(visit.taken, failure, visit.way)
+        if failure is not None:
+            self._report.failed(failure.kind)
         self._in_flight.release(visit)
         if visit.marks:
             self._backend.withhold(visit.marks, is_over=True)
@@ -289,11 +336,14 @@ class Frontier:
     def _busy(self) -> bool:
         return bool(self._ledger or self._in_flight)
 
-    def _arm(self) -> None:
-        """Schedule the next exchange: when the backend wants it, and while pages are in flight."""
+    def _arm(self, *, busy: bool = False) -> None:
+        """Schedule the next exchange: when the backend wants it, and while pages are in flight.
+
+        :param busy: whether one is about to be.
+        """
         if not (self._closing or self._backend.broken):
             self._timer.set_to(self._backend.due)
-            if self._busy:
+            if busy or self._busy:
                 self._timer.set(self._backend.interval)
 
     def _await_due(self) -> None:
@@ -351,10 +401,11 @@ class Frontier:
         if backend.broken or (backend.over and not len(memory) and not self.pending()):
             return
         count, until = backend.resting()
-        until = min(until, memory.next_due)
-        if not self._rest_logged and REST < until - time.monotonic() < inf:
+        count, until = count + memory.later, min(until, memory.next_due)
+        # None rests if what there is was enqueued by a handler before this one.
+        if count and not self._rest_logged and REST < until - time.monotonic() < inf:
             self._rest_logged = True
-            report_rest(self._report, count + memory.later, until)
+            report_rest(self._report, count, until)
         backend.note_idle()
         self._arm()
         raise DontCloseSpider

@@ -16,7 +16,6 @@ makes of a request takes along the marks of the requests before it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -37,6 +36,9 @@ and redirects have made this one; empty if it could not be stored."""
 TRIES: Final = "bloom_tries"
 """Key in a request's meta: in how many runs its page has failed, and when that was last counted, in
 seconds since 1970."""
+
+AGAIN: Final = "bloom_again"
+"""Key in a request's meta: it comes with each run, and its page is counted already."""
 
 START: Final = "bloom_start"
 """Key in a request's meta, where workers share a crawl: what identifies the start request that it
@@ -72,8 +74,7 @@ class Chains:
             if CHAIN in request.meta:
                 self._ended[request] = _read(request.meta.pop(CHAIN))
         elif BACK not in output.meta:
-            with suppress(Exception):  # its mark
-                self._lengthen(output, request)
+            self._lengthen(output, request)
 
     def _lengthen(self, after: Request, before: Request) -> None:
         chain = before.meta.get(CHAIN, [])

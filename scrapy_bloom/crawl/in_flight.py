@@ -18,7 +18,7 @@ from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
+from scrapy_bloom.crawl.history import AGAIN, ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class InFlight:
     def start(self, request: Request, taken: Any) -> None:
         """Record that a request was taken."""
         self._visits[request] = visit = Visit(taken)
+        if AGAIN in request.meta:
+            visit.ended = Ended.REPEATED
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
                 visit.mark, _ = self._identifier.identify(request)
@@ -132,7 +134,7 @@ class InFlight:
         """Record a request that waits in memory because it cannot be stored.
 
         The page that yielded it waits for it. If that page is unknown or not in flight, all pages
-        in flight wait: one of them led to it, unless ``start()`` did.
+        wait whose answers the spider has: one of them led to it, unless ``start()`` did.
 
         :param error: why it cannot be stored.
         :param marks: its marks.
@@ -166,6 +168,11 @@ class InFlight:
                 request,
             )
         return request
+
+    def leave(self, request: Request) -> None:
+        """Record that a request could not be enqueued: the pages that led to it are never done."""
+        for visit in self._led_to(request):
+            visit.waits_for += 1
 
     def note_duplicate(self, request: Request, mark: bytes) -> None:
         """Record that a request was dropped as a duplicate.
@@ -261,7 +268,8 @@ class InFlight:
         While the page that it leads to is in flight for another one, this page waits, and fails
         with it.
         """
-        origin.ended = Ended.REDIRECTED
+        if origin.ended is Ended.DONE:
+            origin.ended = Ended.REDIRECTED
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
@@ -315,10 +323,12 @@ class InFlight:
         if visit is not None:
             own = b"" if visit.taken is None else visit.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
+            if AGAIN in request.meta:
+                by.meta[AGAIN] = True
 
     def answered(self, result: Any, request: Request) -> None:
         """Note what the downloader has answered. It has failed unless the spider deals with it."""
-        for key in (ORIGINAL, TRIES, START):
+        for key in (ORIGINAL, TRIES, AGAIN, START):
             request.meta.pop(key, None)
         visit = self._visits.get(request)
         if visit is None:

@@ -6,13 +6,18 @@ import logging
 import os
 import re
 from asyncio import CancelledError
+from codecs import StreamReaderWriter, StreamWriter
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from inspect import isawaitable
+from io import IOBase, UnsupportedOperation
+from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
+from scrapy.exporters import BaseItemExporter
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred, DeferredLock
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
 _WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
+_FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 _WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
@@ -53,7 +59,7 @@ class Items:
         sync: bool,
         unclean: bool = True,
     ) -> None:
-        self._crawler = crawler
+        self._crawler, self._engine = crawler, engine
         self._report = report
         self._sync, self._unclean = sync, unclean
         self._pipelines_closed = False
@@ -64,6 +70,7 @@ class Items:
         self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
         self._feeds: Any = crawler.get_extension(FeedExporter)
         self._slots: list[Any] = []  # those of the feeds whose files were looked at
+        self._finished: list[Any] = []  # those of batches that are full, until their files are safe
         if self._feeds is not None:
             with suppress(KeyError):  # a custom class that connects differently
                 crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
@@ -140,12 +147,39 @@ class Items:
         try:
             self._export_refused()
             for file in self._files():
-                file.flush()
-                if self._sync:
-                    os.fsync(getattr(file, "file", file).fileno())
+                self._write_out(file)
+            self._sync_finished()
         except Exception as error:  # noqa: BLE001 - the exporter may be third-party
             return error
         return None
+
+    def _sync_finished(self) -> None:
+        """Sync the files of batches that the exporter has closed: closing only flushes them."""
+        for slot in [*self._finished]:
+            if _plain(slot.file).closed:
+                if self._sync and isinstance(slot.storage, FileFeedStorage):
+                    # Where another program has taken it away, there is nothing to sync.
+                    with suppress(FileNotFoundError), Path(slot.storage.path).open("rb+") as file:
+                        os.fsync(file.fileno())
+                self._finished.remove(slot)
+
+    def _flush_pipelines(self) -> None:
+        """Write out the files that pipelines, or the spider, write items to.
+
+        :raises OSError: if one cannot be written.
+        """
+        for owner in (self._crawler.spider, *self._engine.pipelines):
+            for file in _files_in(getattr(owner, "__dict__", {}), depth=3):
+                with suppress(ValueError):  # somebody has closed what is below it
+                    self._write_out(file)
+
+    def _write_out(self, file: Any) -> None:
+        file.flush()
+        if self._sync:
+            with suppress(AttributeError, UnsupportedOperation):  # it is not on a disk
+                number = _plain(file).fileno()
+                if S_ISREG(os.fstat(number).st_mode):  # neither is a pipe
+                    os.fsync(number)
 
     async def _ask_pipelines(self, *, last: bool = False) -> None:
         if not self._pipelines_closed:
@@ -163,12 +197,16 @@ class Items:
                 return error
             if isinstance(answer, Failure):
                 return Exception(answer.getErrorMessage())
+        try:
+            self._flush_pipelines()
+        except OSError as error:
+            return error
         return None
 
     def _files(self) -> Iterator[Any]:
-        for slot in getattr(self._feeds, "slots", ()):
+        for slot in (*getattr(self._feeds, "slots", ()), *self._finished):
             file = getattr(slot, "file", None)
-            if file is not None and not file.closed:
+            if file is not None and not _plain(file).closed:
                 yield file
 
     def _log_failure(self, error: Exception) -> None:
@@ -183,12 +221,14 @@ class Items:
             )
 
     def _end_lines(self) -> None:
-        """End the last lines of files that feeds are about to open."""
+        """End the last lines of files that feeds are about to open; note those that are full."""
         slots = getattr(self._feeds, "slots", [])
         if slots != self._slots:
             for slot in slots:
                 if slot not in self._slots:
                     end_last_line(slot, unclean=self._unclean)
+            gone = (slot for slot in self._slots if slot not in slots)
+            self._finished += [slot for slot in gone if slot.file is not None]
             self._slots = slots
 
     def _feeds_opened(self) -> None:
@@ -215,6 +255,32 @@ class Items:
                     f"A second run cannot append to the {slot.format} feed {uri}: the file would"
                     f" not be valid. Use jsonlines or csv, or one feed per run."
                 )
+
+
+def _plain(file: Any) -> Any:
+    """Return the file itself, of one that is temporary or post-processed."""
+    return getattr(file, "file", file)
+
+
+def _files_in(value: Any, depth: int) -> Iterator[Any]:
+    """Yield what is open for writing in a small container, to some depth, or in an exporter."""
+    if isinstance(value, (str, bytes, int, float)):  # asked first, as most are
+        return
+    if isinstance(value, (IOBase, StreamReaderWriter, StreamWriter)):
+        with suppress(ValueError):  # it is closed, or detached
+            if value.writable():
+                yield value
+        return
+    values: Collection[Any] = ()
+    if isinstance(value, BaseItemExporter):
+        values = vars(value).values()
+    elif isinstance(value, dict):
+        values = value.values()
+    elif isinstance(value, (list, tuple)):
+        values = value
+    if depth and len(values) <= _FEW:  # others would make commits slow
+        for each in [*values]:
+            yield from _files_in(each, depth - 1)
 
 
 def _end(file: Any) -> int | None:

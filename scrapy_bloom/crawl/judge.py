@@ -141,6 +141,21 @@ class Judge:
         Deferred.fromCoroutine(self._forget(request, page))
         return known
 
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again: it was new, and the request is lost.
+
+        The pages that redirected to it are forgotten as well: only they lead to it. Raises whatever
+        the fingerprinter or the filter does.
+        """
+        for pages in self.following(self.identifier.page_of(request)):
+            for page in pages:
+                answer = self.marks.forget_many(page)
+                if isinstance(answer, Deferred):
+                    answer.addBoth(self._withdrawn, self.ledger.ask())
+
+    def _withdrawn(self, _: object, question: int) -> None:
+        self.ledger.answer(question)
+
     def following(self, page: Page) -> Iterator[list[Page]]:
         """Yield pages to forget, in batches, until nothing follows: first a page alone.
 

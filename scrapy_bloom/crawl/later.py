@@ -33,6 +33,9 @@ DELAY: Final = "bloom_delay"
 REST: Final = 5.0
 """A crawl is idle while nothing may be sent for so many seconds."""
 
+_FAR: Final = 1e9
+"""Seconds. What waits for longer may wait for ever, and dates end in the year 9999."""
+
 
 def pop_due(request: Request, report: Report) -> float:
     """Return before when a request must not be sent, 0 if it need not wait.
@@ -61,7 +64,8 @@ def report_rest(report: Report, count: int, due: float) -> None:
     :param count: how many requests wait.
     :param due: until when, by ``time.monotonic()``.
     """
-    until = datetime.now().astimezone() + timedelta(seconds=due - time.monotonic())
+    seconds = min(_FAR, due - time.monotonic())
+    until = datetime.now().astimezone() + timedelta(seconds=seconds)
     report.info(
         f"Nothing can be fetched before {until:%Y-%m-%d %H:%M:%S}: {counted(count, 'request')}"
         f" waiting until then or longer."
@@ -132,17 +136,17 @@ class Memory:
     @property
     def is_due(self) -> bool:
         """Whether one may be sent."""
-        for request in self._waiting.pop_due(len(self._waiting)):
-            self._add(request)
-        return bool(self._due or self._queue)
+        return bool(self._due or self._queue) or self._waiting.next_due <= time.monotonic()
 
     def pop(self, held_until: Callable[[Request], float]) -> Request | None:
         """Remove and return the next one that may be sent, None if none may.
 
         :param held_until: returns until when the slot of a request is left alone, 0 if it is not.
         """
-        while self.is_due:
-            request: Request = self._due.popleft() if self._due else self._queue.pop()
+        for request in self._waiting.pop_due(len(self._waiting)):
+            self._add(request)
+        while self._due or self._queue:
+            request = self._due.popleft() if self._due else self._queue.pop()
             if not (until := held_until(request)):
                 return request
             self._waiting.push(until, request)
@@ -160,16 +164,35 @@ class Memory:
 
 
 class Holds(dict[T, float]):
-    """Download slots that are left alone, each until when."""
+    """Download slots that are left alone, each until when. They are here until :meth:`pop_over`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: list[tuple[float, T]] = []  # a heap; some were replaced by later ones
 
     def hold(self, slot: T, until: float) -> None:
-        """Leave a slot alone, unless it is for longer already; drop holds that are over."""
-        self[slot] = max(until, self.get(slot, 0.0))
-        if next(iter(self.values())) <= (now := time.monotonic()):
-            for over in [name for name, end in self.items() if end <= now]:
-                del self[over]
+        """Leave a slot alone, unless it is for longer already."""
+        if until > self.get(slot, 0.0):
+            self[slot] = until
+            heapq.heappush(self._ends, (until, slot))
 
     def until(self, slot: T) -> float:
         """Return until when a slot is left alone, 0 if it is not."""
         until = self.get(slot, 0.0)
         return until if until > time.monotonic() else 0.0
+
+    def pop_over(self) -> list[T]:
+        """Remove and return the slots that are left alone no more."""
+        over = []
+        while self.next_end <= time.monotonic():
+            _, slot = heapq.heappop(self._ends)
+            del self[slot]
+            over.append(slot)
+        return over
+
+    @property
+    def next_end(self) -> float:
+        """When the next slot is left alone no more; infinite if none is."""
+        while self._ends and self.get(self._ends[0][1]) != self._ends[0][0]:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else inf

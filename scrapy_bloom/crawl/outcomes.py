@@ -33,6 +33,8 @@ class Ended(Enum):
     DONE = "done"
     REDIRECTED = "redirected"
     """It was redirected to a page that was seen."""
+    REPEATED = "repeated"
+    """It comes with each run, and its page is counted already."""
     REPLACED = "replaced"
     """Another request stands for its page, which counts when that one ends."""
 
@@ -49,7 +51,7 @@ class Failure(NamedTuple):
     message: str = ""
 
     @classmethod
-    def of(cls, error: BaseException, place: str = "") -> Failure:
+    def of(cls, error: BaseException | None, place: str = "") -> Failure:
         """Return the failure that is an exception."""
         try:
             message = str(error)
@@ -77,11 +79,13 @@ def failure_of(answer: Any, request: Request, statuses: Collection[int]) -> Fail
 
 def place_of(error: Error, request: Request | None = None) -> str:
     """Return the name of the callback or errback that raised an error, else of what did."""
-    codes, trace = [], getattr(error.value, "__traceback__", None)
+    codes: list[Any] = []
+    trace = getattr(error.value, "__traceback__", None)
     while trace is not None:
         codes.append(trace.tb_frame.f_code)
         trace = trace.tb_next
     for function in () if request is None else (request.callback, request.errback):
-        if getattr(function, "__code__", None) in codes:
-            return str(function.__name__)
-    return codes[-1].co_name if codes else "?"
+        code = getattr(function, "__code__", None)
+        if code is not None and code in codes:
+            return str(code.co_name)
+    return str(codes[-1].co_name) if codes else "?"

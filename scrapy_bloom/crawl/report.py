@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import EXACT, Settings
+from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -183,14 +183,13 @@ class Report:
         self._noun, settings = noun, Settings.of(self._crawler)
         self.log(
             logging.INFO,
-            "%s. Capacity %s, error rate %g, %s when full, URLs %r%s%s",
+            "%s. Capacity %s, error rate %g, %s when full, URLs %r%s",
             f"{noun} {where}: {contents}" if contents else f"New crawl, stored {where}",
             f"{info.capacity:,}",
             info.error_rate,
             write_size(info.bytes_at_capacity),
             settings.rules.general.level,
             f", window {write_span(info.window)}" if info.window else "",
-            ", exact" if settings[EXACT] else "",
         )
         self.describe(info)
 
@@ -218,7 +217,8 @@ class Report:
     def closed(self) -> None:
         """Log a summary of this run, if anything was checked."""
         self.flush()
-        checked, account = self._get(stats.CHECKED), self.account
+        checked = self._get(stats.CHECKED)
+        account = None if self._gave_up else self.account  # else it is not known what is stored
         if account is not None and (account.pages or checked):
             text = f"{account}; {self._loss()}."
             self.once(logging.INFO, "Crawl stopped: %s", text)
@@ -239,14 +239,16 @@ class Report:
         known: int,
         way: str = "delete the job directory or set another JOBDIR",
     ) -> None:
-        """Warn that an earlier run finished this crawl, and say how to start over.
+        """Warn that earlier runs have left no request, and say how to start over.
+
+        That is not always the end of a crawl: a run whose ``start()`` has failed leaves none, too.
 
         :param place: where the crawl is stored.
         :param known: number of known pages.
         :param way: how to start over.
         """
         self.warn(
-            f"{place}: an earlier run has finished this crawl: {known:,} pages are known, and no"
+            f"{place}: earlier runs have left nothing to fetch: {known:,} pages are known, and no"
             f" request is waiting. This run fetches only what is not filtered, such as start"
             f" requests, and pages linked from there that are eligible again. To start over, {way};"
             f" to fetch pages again after some time, set BLOOM_WINDOW."

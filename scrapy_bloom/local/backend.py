@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from time import perf_counter
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import run_beside
+from scrapy_bloom.crawl.engine import exit_with_error_code, run_beside, write_no_state
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
-from scrapy_bloom.crawl.serialize import Unstorable, read_request
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
-from scrapy_bloom.local.taking_over import take_over
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -46,6 +48,10 @@ INTERVAL: Final = 0.05
 PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
+
+MOST_NEW: Final = 16 << 20
+"""The next commit does not wait so long once it has so many bytes of requests: they are in memory
+until then, and a slow one after many of them would let many more pile up."""
 
 _STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
@@ -68,13 +74,16 @@ class LocalBackend(Backend):
 
     def __init__(self, crawl: Crawl, job: Job, queues: Queues, later: Later) -> None:
         self._job, self._store, self._queues, self._later = job, job.store, queues, later
-        self._spider, self._report, self._engine = crawl.spider, crawl.report, crawl.engine
+        self._crawler, self._spider = crawl.crawler, crawl.spider
+        self._report, self._engine = crawl.report, crawl.engine
+        self._identify = crawl.identifier.identify
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
-        self._add, self._add_aged = job.store.seen.add, job.store.seen.add_aged
+        self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
+        self._starts = Starts(job.store, queues)
         self._statuses = Counter(json.loads(job.store.meta.get(_STATUSES) or "{}"))
 
     @classmethod
@@ -86,10 +95,9 @@ class LocalBackend(Backend):
         The first step that fails releases the job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
-        (2) Take over a job of Scrapy's own scheduler, if there is one
-        (3) Check the file, and read the filter
-        (4) Open Scrapy's priority queue over the stored requests
-        (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+        (2) Check the file, and read the filter
+        (3) Open Scrapy's priority queue over the stored requests
+        (4) Commit that a run has begun, and give Scrapy the spider's state of the last commit
 
         :param classes: Scrapy's queues, as chosen by the settings.
         :param unclean: whether the last run was killed, and its files were moved away.
@@ -100,8 +108,6 @@ class LocalBackend(Backend):
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():
-            if job.previous != REQUESTS:
-                take_over(job, settings, classes.plain, classes.start, digests=digests)
             job.open(settings, digests=digests)
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             later = Later(job.store, queues)
@@ -126,19 +132,40 @@ class LocalBackend(Backend):
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
+        is_start = mark is None and not due and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start else b""
+        if digest and self._starts.take(digest):
+            return False  # it has waited since an earlier run
+        if is_start:
+            self._note_start(request)
         error = self._later.push(request, due) if due else self._queues.push(request)
         if self.due == inf:
             self._changed()
+        elif self._store.new_bytes > MOST_NEW and not self._failing:
+            self.due = min(self.due, time.monotonic() + INTERVAL)
         if error is not None:
             raise Unstorable(error) from error
+        if digest:
+            self._starts.note(digest, self._queues.taken.row)
         return False
 
+    def _note_start(self, request: Request) -> None:
+        """Count a start request once, and let it take the place of its like that has failed."""
+        with suppress(Exception):  # the project's fingerprinter
+            mark, _ = self._identify(request)
+            is_counted, failed = self._store.count_start(mark), self._store.failed.take_start(mark)
+            before = {} if failed is None else read_fields(failed.body)["meta"]
+            if TRIES in before:
+                request.meta[TRIES] = before[TRIES]
+            if AGAIN in before or (is_counted and failed is None):
+                request.meta[AGAIN] = True
+
     def __contains__(self, mark: bytes) -> bool:
-        return mark in self._store.seen
+        return mark in self._store.filter
 
     def forget_many(self, marks: Collection[bytes]) -> list[bool]:
         self._changed()
-        return self._store.seen.forget_many(marks)
+        return self._store.filter.forget_many(marks)
 
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
         """Record marks that the next run must not know, or may again."""
@@ -153,14 +180,21 @@ class LocalBackend(Backend):
             later.move_due()
             if self._store.failed.left and len(self._queues) < _FEW:
                 self._put_back()
-            taken = self._queues.pop(later.held)
+            taken = self._queues.pop()
             while taken is not None and (until := later.held_until(taken[0])):
                 if not later.postpone(*taken, until):
                     break
                 self._changed()
-                taken = self._queues.pop(later.held) if later.has_room else None
+                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
-            self._break(error)
+            self.give_up(
+                StateError(
+                    f"{self._store.path} cannot be read ({error}); nothing more is written. Start"
+                    f" the crawl again first: it resumes if the disk only failed to read once. If"
+                    f" it is refused then, restore the job directory from a copy, or delete it and"
+                    f" crawl again."
+                )
+            )
             return None
         if self._queues.unreadable:
             errors, self._queues.unreadable = self._queues.unreadable, []
@@ -172,7 +206,7 @@ class LocalBackend(Backend):
         meta = self._store.meta
         if taken is not None:
             self._store.done(taken.row)
-        if ended is not Ended.REPLACED:
+        if ended in (Ended.DONE, Ended.REDIRECTED):
             meta[ended.value] = meta.get(ended.value, 0) + 1
         if status:
             self._statuses[status] += 1
@@ -180,13 +214,19 @@ class LocalBackend(Backend):
 
     def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
         """Move the row of a request to the failed list with the next commit."""
-        self._store.fail(taken.row, Failed.of(taken.body, failure, time.time()))
+        failed, start = Failed.of(taken.body, failure, time.time()), None
+        with suppress(Exception):  # the project's fingerprinter, or what is in the request
+            request = read_request(failed.body, self._spider)
+            if request.dont_filter and request.meta.get("is_start_request"):
+                start, _ = self._identify(request)
+        self._store.fail(taken.row, failed, start)
         if way:
             self._store.filter.forget_many(way)
 
     def _put_back(self) -> None:
         """Put some failed requests of earlier runs back: they come behind all others."""
-        for id_, failed in self._store.failed.due(_AT_ONCE):
+        list_ = self._store.failed
+        for id_, failed in list_.due(_AT_ONCE, starts=self._engine.has_started):
             try:
                 if failed is None:
                     raise ValueError("its bytes do not match their checksum")
@@ -196,7 +236,7 @@ class LocalBackend(Backend):
             if problem is not None:
                 self._queues.unreadable.append(problem)
             elif failed is not None:
-                self._store.failed.remove(id_, failed)
+                list_.remove(id_, failed)
         self._changed()
 
     # Download slots
@@ -228,6 +268,9 @@ class LocalBackend(Backend):
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._store.commit(sync=self._sync)
+        except BloomError as error:
+            self.give_up(error)
+            return False
         except (sqlite3.Error, OSError) as error:
             self._log_failure(error)
             return False
@@ -274,7 +317,7 @@ class LocalBackend(Backend):
     def pending(self) -> bool:
         if self._store.failed.left:
             return True
-        if self._queues.size_without(self._later.held):
+        if self._queues.ready:
             return True
         return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
 
@@ -288,7 +331,7 @@ class LocalBackend(Backend):
         return self._later.next_due if self._later.has_room else inf
 
     def resting(self) -> tuple[int, float]:
-        return len(self) - self._queues.size_without(self._later.held), self._later.next_due
+        return len(self) - self._queues.ready, self._later.next_due
 
     def account(self) -> Account:
         meta, failed, in_flight = self._store.meta, self._store.failed, self._store.in_flight
@@ -340,16 +383,13 @@ class LocalBackend(Backend):
             return
         self._store.meta[STATE] = pickled
 
-    def _break(self, error: Exception) -> None:
-        """Stop writing: the contents of the file cannot be trusted."""
+    def give_up(self, error: BloomError) -> None:
+        """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""
         if not self.broken:
             self.broken = True
-            self._report.give_up(
-                StateError(
-                    f"{self._store.path} is damaged ({error}); nothing more is written. Restore"
-                    f" the job directory from a copy, or delete it and crawl again."
-                )
-            )
+            exit_with_error_code(self._crawler)
+            write_no_state(self._crawler)  # it would not be that of the last commit
+            self._report.give_up(error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
 
-_COLUMNS: Final = "id, run, kind, message, date, tries, body, crc"
+_COLUMNS: Final = "id, run, kind, message, date, tries, start, body, crc"
 
 
 class FailedList:
@@ -35,9 +36,11 @@ class FailedList:
         self.reasons: Counter[str] = Counter(dict(kinds))
         due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
         (self.left,) = database.execute(due, (run, MOST_TRIES)).fetchone()
-        self._new: dict[int, Failed] = {}
+        self._new: dict[int, tuple[Failed, bytes | None]] = {}
         self._gone: dict[int, None] = {}
         self._after = -1  # ids up to this one were put back, or cannot be read
+        starts = "SELECT start, id FROM failed WHERE start IS NOT NULL AND run < ? AND tries < ?"
+        self._starts: dict[bytes, int] = dict(database.execute(starts, (run, MOST_TRIES)))
 
     def __len__(self) -> int:
         """Return how many requests are on it."""
@@ -48,31 +51,51 @@ class FailedList:
         """Whether there is anything to write."""
         return bool(self._new or self._gone)
 
-    def add(self, id_: int, failed: Failed) -> None:
+    def add(self, id_: int, failed: Failed, start: bytes | None = None) -> None:
         """Add a request.
 
         :param id_: of its row among those that are not done.
+        :param start: its mark, if ``start()`` yields it in each run.
         """
-        self._new[id_] = failed
+        self._new[id_] = failed, start
         self.reasons[failed.kind] += 1
 
-    def due(self, most: int) -> Iterator[tuple[int, Failed | None]]:
+    def due(self, most: int, *, starts: bool) -> Iterator[tuple[int, Failed | None]]:
         """Yield requests of earlier runs to be put back, each once; None if one is damaged.
 
         Call :meth:`remove` for those that were put back; the others stay.
 
+        :param starts: whether ``start()`` is through: what it has not yielded again is put back.
         :raises sqlite3.Error: if they cannot be read.
         """
         asked = (
             f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ?"  # noqa: S608
-            " ORDER BY id LIMIT ?"
+            " AND start IS NULL ORDER BY id LIMIT ?"
         )
         found = self._database.execute(asked, (self._after, self.run, MOST_TRIES, most)).fetchall()
         for row in found:
             self._after, self.left = row[0], self.left - 1
             yield row[0], _read(row)
-        if not found:
-            self.left = 0
+        if not found and starts:
+            for mark in [*islice(self._starts, most)]:
+                yield self._pop_start(mark)
+            if not self._starts:
+                self.left = 0
+
+    def take_start(self, mark: bytes) -> Failed | None:
+        """Remove and return a start request that has failed in an earlier run, if there is one."""
+        if mark not in self._starts:
+            return None
+        id_, failed = self._pop_start(mark)
+        if failed is not None:
+            self.remove(id_, failed)
+        return failed
+
+    def _pop_start(self, mark: bytes) -> tuple[int, Failed | None]:
+        id_ = self._starts.pop(mark)
+        self.left -= 1
+        asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"  # noqa: S608
+        return id_, _read(self._database.execute(asked, (id_,)).fetchone())
 
     def remove(self, id_: int, failed: Failed) -> None:
         """Remove a request."""
@@ -88,7 +111,7 @@ class FailedList:
         """
         gone, new = [*self._gone], {**self._new}
         self._database.executemany("DELETE FROM failed WHERE id = ?", ((id_,) for id_ in gone))
-        rows = ((id_, self.run, *(*each[:4], each.body)) for id_, each in new.items())
+        rows = ((id_, self.run, *each[:4], start, each.body) for id_, (each, start) in new.items())
         file.put(self._database, "failed", rows)
 
         def keep() -> None:
@@ -110,5 +133,5 @@ def _read(row: tuple[object, ...]) -> Failed | None:
     *values, checksum = row
     if checksum != file.crc(*values):  # type: ignore[arg-type]
         return None
-    _, _, kind, message, date, tries, body = values
+    _, _, kind, message, date, tries, _, body = values
     return Failed(kind, message, date, tries, "", body)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -26,17 +27,19 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
+    ACTIVE,
     SCRAPYS_MARKS,
     SCRAPYS_QUEUE,
     STATE,
     digest,
     waits_with_scrapy,
+    why_unclean,
 )
 from scrapy_bloom.local.store import NAME, RUNS, Store
-from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, EXACT, WINDOW
+from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
@@ -89,7 +92,7 @@ class Job:
 
     Attributes:
         folder: its absolute path: a crawl may change the working directory.
-        path: path of its file.
+        path: path of its file, also where a link to that is in the folder.
         previous: the kind of the last run; empty if there was none.
         store: the contents of its file, once opened.
         restored: how many fingerprints were there.
@@ -101,7 +104,7 @@ class Job:
 
     def __init__(self, folder: Path, identity: Identity, kind: str) -> None:
         self.folder = folder.absolute()
-        self.path = self.folder / NAME
+        self.path = file_in(self.folder)
         self.identity = identity
         self.kind = kind
         self.previous = ""
@@ -109,7 +112,7 @@ class Job:
         self.killed = False
         with file.refusing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_job(self.folder).lock
+        self._lock = lock_job(self.path.parent).lock
         with self.opening():
             self._check()
 
@@ -124,9 +127,11 @@ class Job:
 
     def _check(self) -> None:
         meta, _ = read_meta(self.path)
+        self.previous = str(meta.get(KIND, ""))
+        if self.kind == REQUESTS != self.previous:
+            _refuse_scrapys(self.folder, self.identity.spider, plain=self.previous == FILTER)
         if not meta:  # the run that created it was killed
             return
-        self.previous = str(meta.get(KIND, ""))
         if self.previous == REQUESTS != self.kind:
             raise StateError(
                 f"{self.path}: found the requests of a crawl with scrapy_bloom.Scheduler, which"
@@ -181,20 +186,8 @@ class Job:
             store.marks.collect_few()
 
     def _read_state(self) -> bytes:
-        """Return and note the spider's state: that of the last commit, or what Scrapy wrote since.
-
-        Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the
-        spider without a state, and its callbacks would fail.
-        """
-        path = self.folder / STATE
-        state = path.read_bytes() if path.exists() else _MARK
-        try:
-            pickle.loads(state)  # noqa: S301 - as Scrapy does a moment later
-        except Exception:  # noqa: BLE001 - a truncated file may raise anything
-            state = _MARK
-        if state.endswith(_MARK):
-            state = self.store.meta.get(STATE) or pickle.dumps({}, protocol=4)
-        self.store.meta[STATE] = state
+        """Return and note the spider's state."""
+        state = self.store.meta[STATE] = spider_state(self.folder, self.store.meta)
         return state
 
     def is_finished(self, *, waiting: bool) -> bool:
@@ -220,6 +213,10 @@ class Job:
             if self.kind != REQUESTS:
                 self.store.meta[DIGEST] = digest(self.folder)
             self.store.close()
+        except BloomError as error:
+            logger.error("%s", error)  # noqa: TRY400 - the message says it all
+            self.abandon()
+            return False
         except (sqlite3.Error, OSError) as error:
             resumes = "resumes from the last commit. No page is lost, but some are fetched again"
             logger.error(  # noqa: TRY400 - the message says it all
@@ -241,6 +238,25 @@ class Job:
         self._lock.release()
 
 
+def spider_state(folder: Path, meta: dict[str, Any]) -> bytes:
+    """Return the spider's state, pickled: that of the last commit, or what Scrapy wrote since.
+
+    Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the spider
+    without a state, and its callbacks would fail.
+
+    :param meta: the notes of a job's file.
+    """
+    path = folder / STATE
+    state = path.read_bytes() if path.exists() else _MARK
+    try:
+        pickle.loads(state)  # noqa: S301 - as Scrapy does when it resumes
+    except Exception:  # noqa: BLE001 - a truncated file may raise anything
+        state = _MARK
+    if state.endswith(_MARK):
+        state = meta.get(STATE) or pickle.dumps({}, protocol=4)
+    return state
+
+
 def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     """Move the job of a plain filter away if its last run was killed or its queue has changed.
 
@@ -251,10 +267,10 @@ def set_aside_if_unclean(folder: Path, spider: str) -> bool:
     :raises JobInUseError: if another process is using it. What Scrapy reads then must not be used.
     :raises StateError: if something cannot be read or moved.
     """
-    path = folder / NAME
+    path = file_in(folder)
     if not path.exists():
         return False
-    with file.refusing(folder), lock_job(folder):
+    with file.refusing(folder), lock_job(path.parent):
         meta, clean = read_meta(path)
         if meta.get(KIND) != FILTER or identity_of(path, meta).spider != spider:
             return False  # `Job` reports what is wrong when opened
@@ -295,7 +311,7 @@ def check_unused(folder: Path) -> None:
 
     :raises StateError: if it has requests or marks. Everything is left as it is.
     """
-    stored, way = folder / NAME, f"set {BACKEND.setting} = 'local'"
+    stored, way = file_in(folder), f"set {BACKEND.setting} = 'local'"
     if not read_meta(stored)[0]:
         stored, way = folder / SCRAPYS_QUEUE, "remove your SCHEDULER"
         if not waits_with_scrapy(folder):
@@ -308,6 +324,63 @@ def check_unused(folder: Path) -> None:
     )
 
 
+def is_for_scrapy(folder: Path) -> bool:
+    """Return whether Scrapy's own scheduler began a job and can resume it.
+
+    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
+    be read does not count; opening it reports what is wrong.
+    """
+    try:
+        kind = read_meta(file_in(folder))[0].get(KIND)
+        theirs = kind == FILTER or (kind is None and not why_unclean(folder))
+        return theirs and waits_with_scrapy(folder)
+    except (StateError, OSError):
+        return False
+
+
+def _refuse_scrapys(folder: Path, spider: str, *, plain: bool) -> None:
+    """Refuse a job that Scrapy's own scheduler can resume; log that it was killed if it cannot.
+
+    After a kill the crawl starts over beside its files.
+
+    :param plain: whether it ran with our filter, whose file has the marks.
+    :raises StateError: in the first case. Everything is left as it is.
+    """
+    with file.refusing(folder):
+        marks = folder / SCRAPYS_MARKS
+        marked = not plain and marks.exists() and marks.stat().st_size > 0
+        why = "" if plain else why_unclean(folder)
+        known = (folder / SCRAPYS_QUEUE / ACTIVE).exists()
+        theirs = known and (marked or waits_with_scrapy(folder))
+    command = copy_command(folder, spider, stopped=not plain)
+    if why:
+        logger.warning(
+            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
+            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
+            " stopped, and then copied in another order, it resumes from the copy that %s makes.",
+            folder,
+            why,
+            command,
+        )
+    elif theirs:
+        doubt = "" if plain else " if its last run was stopped, not killed"
+        raise StateError(
+            f"{folder}: found a job of Scrapy's own scheduler, expected one of"
+            f" scrapy_bloom.Scheduler. It was left as it is. To go on with it{doubt}: {command}."
+            f" The copy is the JOBDIR from then on. To start over, choose another JOBDIR."
+        )
+
+
+def copy_command(folder: Path, spider: str, *, stopped: bool) -> str:
+    """Return the command that makes a job of ours of one of Scrapy's own scheduler, in quotes.
+
+    :param stopped: whether only the user can know how its last run ended.
+    """
+    new = folder.with_name(f"{folder.name}-bloom")
+    words = "scrapy", "bloom", "copy", str(folder), str(new), "--spider", spider
+    return f"'{shlex.join(words)}{' --stopped' if stopped else ''}'"
+
+
 def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool = False) -> Store:
     """Open the file of a job with these settings, or create it.
 
@@ -317,7 +390,7 @@ def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool
     :raises SettingError: if it was made for other settings; likewise.
     """
     fresh = new_filter(settings, digests=digests)
-    return Store(path, fresh, exact=settings[EXACT], read_only=read_only)
+    return Store(path, fresh, read_only=read_only)
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
@@ -348,6 +421,11 @@ def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
     return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
 
 
+def file_in(folder: Path) -> Path:
+    """Return the path of the file of a job directory."""
+    return file.followed(folder / NAME)
+
+
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
     """Return the notes in a job's file, none if there is none, and whether its last run closed it.
 
@@ -372,6 +450,7 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
 def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
     """Lock a job directory as a crawl does, so that no crawl can start in it.
 
+    :param folder: where its file is, which a job directory may only link to.
     :raises JobInUseError: if a crawl is using it.
     :raises StateError: if it cannot be locked.
     """

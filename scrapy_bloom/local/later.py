@@ -1,7 +1,7 @@
 """What must not be sent yet in a crawl with a job directory: requests, and hosts left alone.
 
 A waiting request is a row like any other, in a queue of its own. When its time comes it moves to
-Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are a note.
+Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are notes.
 
 Dates are stored with how long the wait was, so that a clock that was set back while no crawl ran
 makes nobody wait longer than that again.
@@ -13,8 +13,8 @@ import json
 import struct
 import time
 from collections.abc import Iterator
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 from scrapy_bloom.crawl.later import Holds, Waiting
 from scrapy_bloom.crawl.serialize import read_request
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.local.store import Store
 
-_HOLDS: Final = "holds"  # the note: slot -> date, seconds
+_HOLDS: Final = "holds "
+"""How the keys of the notes begin that have the holds: slot -> date, seconds. A number follows."""
+
+_NOTES: Final = 256
+"""Over so many notes the holds are spread: a further one among 10,000 writes only some 40 again."""
+
 _HEAD: Final = struct.Struct(">ddq")  # date, seconds of the wait, priority; then the request
 _MOST_PRIORITY: Final = 2**63 - 1
 _MOVED: Final = 50  # most requests that move at once
@@ -65,9 +70,27 @@ def stored_requests(store: Store) -> Iterator[Stored]:
 def stored_holds(store: Store) -> dict[str, float]:
     """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
     now = time.time()
-    dates: dict[str, tuple[float, float]] = json.loads(store.meta.get(_HOLDS) or "{}")
-    ends = {slot: min(date, now + seconds) for slot, (date, seconds) in dates.items()}
-    return {slot: end for slot, end in ends.items() if end > now}
+    return {
+        slot: min(date, now + seconds)
+        for key, note in store.meta.items()
+        if key.startswith(_HOLDS)
+        for slot, (date, seconds) in json.loads(note).items()
+        if date > now
+    }
+
+
+def waiting_body(date: float, priority: int, body: bytes) -> bytes:
+    """Return how a request is stored that must not be sent before a date."""
+    priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, priority))
+    return _HEAD.pack(date, max(0.0, date - time.time()), priority) + body
+
+
+def note_hold(store: Store, slot: str, date: float) -> None:
+    """Note until when a slot is left alone, in seconds since 1970."""
+    now, key = time.time(), f"{_HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
+    note = json.loads(store.meta.get(key) or "{}")
+    ends = {name: end for name, end in note.items() if end[0] > now}
+    store.meta[key] = json.dumps(ends | {slot: (date, date - now)})
 
 
 class Later:
@@ -87,6 +110,7 @@ class Later:
             self._rows.push(since + each.date, each.row)
         for slot, date in stored_holds(store).items():
             self._holds.hold(slot, since + date)
+            queues.leave_alone(slot)
 
     def __len__(self) -> int:
         """Return how many requests wait for a time."""
@@ -97,23 +121,23 @@ class Later:
 
         :returns: None, or why it cannot be stored, with nothing changed.
         """
-        seconds = max(0.0, due - time.monotonic())
-        priority = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, request.priority))
+        date = time.time() + max(0.0, due - time.monotonic())
         try:
-            body = self._queues.dumps(request)
+            body = waiting_body(date, request.priority, self._queues.dumps(request))
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
             return error
-        head = _HEAD.pack(time.time() + seconds, seconds, priority)
-        self._rows.push(due, self._store.push(self._store.queue(LATER, None), head + body))
+        self._rows.push(due, self._store.push(self._store.queue(LATER, None), body))
         return None
 
     def move_due(self) -> None:
-        """Move some requests whose time has come to Scrapy's queue.
+        """Move some requests whose time has come to Scrapy's queue, and serve slots again.
 
         Those that cannot be read are listed in its ``unreadable``, and stay stored.
 
         :raises sqlite3.Error: if a row is missing or cannot be read.
         """
+        for slot in self._holds.pop_over():
+            self._queues.serve(slot)
         for row in self._rows.pop_due(_MOVED):
             body = self._store.get(row)
             try:
@@ -130,11 +154,9 @@ class Later:
 
     def hold(self, slot: str, seconds: float) -> None:
         """Leave a slot alone for so long."""
-        now = time.monotonic()
-        self._holds.hold(slot, now + seconds)
-        ends = {name: until - now for name, until in self._holds.items()}
-        dates = {name: (time.time() + left, left) for name, left in ends.items()}
-        self._store.meta[_HOLDS] = json.dumps(dates)
+        self._holds.hold(slot, time.monotonic() + seconds)
+        self._queues.leave_alone(slot)
+        note_hold(self._store, slot, time.time() + self._holds[slot] - time.monotonic())
 
     @property
     def held(self) -> list[str]:
@@ -168,6 +190,4 @@ class Later:
     @property
     def next_due(self) -> float:
         """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
-        now = time.monotonic()
-        ends = (end for end in self._holds.values() if end > now)
-        return min(self._rows.next_due, min(ends, default=inf))
+        return min(self._rows.next_due, self._holds.next_end)

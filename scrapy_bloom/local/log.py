@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Thread
@@ -24,15 +23,15 @@ KEPT_BYTES: Final = 4 << 20
 class Log:
     """The log of one file, which must have been opened at least once.
 
-    A marker file exists while the log is copied into the file. If it is found later, the log is
-    required: some pages of the file are newer than others.
+    A checkpoint copies the log into the file, page by page, and the counters first. If it was
+    interrupted the log is needed, because other pages of the file are older; whether it was needed
+    and is gone shows :func:`file.check_tally`.
 
     :param path: of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._marker = path.with_name(f"{path.name}-checkpoint")
         self._thread: Thread | None = None
 
     def check(self, database: sqlite3.Connection, *, alone: bool) -> None:
@@ -47,20 +46,14 @@ class Log:
         """
         before = 0
         if alone:
-            with closing(file.connect(self._path, "immutable")) as without_log:
-                # An interrupted checkpoint leaves a file that is shorter than its header says.
+            connected = closing(file.connect(self._path, "immutable"))
+            with suppress(sqlite3.Error, ValueError), connected as without_log:
+                # An interrupted checkpoint leaves a file that is shorter than its header says, and
+                # with a power failure half a page: then the log has the whole one.
                 without_log.execute("PRAGMA writable_schema = ON")  # else SQLite reports damage
                 before = file.read_counters(without_log).commits
-        commits = file.read_counters(database).commits
-        if commits < before or (self._marker.exists() and not self._frames()):
+        if file.read_counters(database).commits < before:
             raise file.DamageError(f"{self._path.name}-wal has lost commits")
-
-    def _frames(self) -> int:
-        """Return how many frames of the log SQLite uses; the file must be open."""
-        if not file.log_size(self._path):
-            return 0
-        with self._path.with_name(f"{self._path.name}-shm").open("rb") as index:
-            return int.from_bytes(index.read(20)[16:], sys.byteorder)  # "mxFrame", see walformat
 
     def checkpoint_if_due(self, commits: int) -> None:
         """Checkpoint the log now and then, and at once if it is long.
@@ -79,16 +72,9 @@ class Log:
     def checkpoint(self) -> None:
         """Copy the log into the file, as far as readers allow. May run in a thread."""
         with suppress(OSError, sqlite3.Error), closing(file.connect(self._path, "rw")) as database:
-            self._marker.touch(mode=0o600)
             database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._marker.unlink()
 
     def wait(self) -> None:
         """Wait for the checkpoint thread, if one is running."""
         if self._thread is not None:
             self._thread.join()
-
-    def closed(self) -> None:
-        """Remove the marker if the last connection to close has removed the log."""
-        if not file.log_size(self._path):
-            self._marker.unlink(missing_ok=True)

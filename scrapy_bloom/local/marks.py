@@ -18,7 +18,6 @@ from scrapy_bloom import file
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes, Slice
 from scrapy_bloom.filter.stored import slice_rows
-from scrapy_bloom.local.exact import MOST_UNLISTED, ExactFilter
 
 LEAST_JOURNAL: Final = 200_000
 """A pass begins when the journal has more marks than this, and than 1 / :data:`JOURNAL_SHARE` of
@@ -41,13 +40,11 @@ class Pass:
 
     Attributes:
         blocks: slice and number of each block still to be written, the first one last.
-        buckets: buckets of the exact list still to be written.
         upto: the last row of the journal when the pass began.
         marks: how many marks the journal had then.
     """
 
     blocks: list[tuple[Slice, int]]
-    buckets: list[bytes]
     upto: int
     marks: int
 
@@ -58,7 +55,6 @@ class Marks:
     :param filter_: as read from the file. It records its changes, perhaps since it was read.
     :param database: the file.
     :param journal: how many marks the journal has.
-    :param exact: the exact list, if there is one.
 
     Attributes:
         journal: as above, at the last commit.
@@ -73,9 +69,8 @@ class Marks:
         database: sqlite3.Connection,
         *,
         journal: int,
-        exact: ExactFilter | None,
     ) -> None:
-        self._filter, self._database, self._exact = filter_, database, exact
+        self._filter, self._database = filter_, database
         self.journal = journal
         self.withheld: Container[bytes] = ()
         self._changes = filter_.changes = filter_.changes or Changes()
@@ -108,8 +103,6 @@ class Marks:
     def begin_pass_if_due(self) -> None:
         """Begin a pass if the journal is long. It takes what is committed: the next may fail."""
         limit = max(LEAST_JOURNAL, self._filter.items // JOURNAL_SHARE)
-        if self._exact is not None:
-            limit = min(limit, MOST_UNLISTED)
         if self.journal > limit and self._pass is None:
             self.begin_pass()
 
@@ -124,19 +117,21 @@ class Marks:
         for slice_ in self._filter.slices:
             slice_.dirty.clear()
         blocks.reverse()  # they are taken from the end
-        buckets = [] if self._exact is None else self._exact.buckets()
-        self._pass = Pass(blocks, buckets, self._last_row, self.journal)
+        self._pass = Pass(blocks, self._last_row, self.journal)
 
-    def write(self) -> Callable[[], None]:
+    def write(self) -> tuple[Callable[[], None], int]:
         """Write all changes, and some of the pass, in the transaction that is open.
 
-        :returns: what to call once that is committed, to drop from memory what was written.
+        :returns: what to call once that is committed, to drop from memory what was written; and by
+            how much :func:`file.tally` has changed.
         """
+        listed = {*self._changes.again, *self._changes.over[-OVER_AT_ONCE:]}
+        before = self._checksums(listed)
         slices = {*slice_rows(self._filter)}
         may_sweep = self._write_slices(slices)
         last_row, marks = self._write_journal()
         self._write_lists()
-        blocks, buckets = self._write_pass()
+        blocks = self._write_pass()
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
         def keep() -> None:
@@ -147,18 +142,20 @@ class Marks:
                 None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
-                self._keep_pass(self._pass, blocks, buckets)
+                self._keep_pass(self._pass, blocks)
 
-        return keep
+        return keep, self._checksums(listed) - before
 
-    def _keep_pass(self, current: Pass, blocks: int, buckets: list[bytes]) -> None:
+    def _checksums(self, fingerprints: Iterable[bytes]) -> int:
+        """Return the sum of the checksums of their rows in `again`."""
+        asked = "SELECT crc FROM again WHERE fingerprint = ?"
+        rows = (self._database.execute(asked, (each,)).fetchone() for each in fingerprints)
+        return sum(row[0] for row in rows if row)
+
+    def _keep_pass(self, current: Pass, blocks: int) -> None:
         """Drop what a commit has written from a pass, which may be complete now."""
         del current.blocks[len(current.blocks) - blocks :]
-        for bucket in buckets:
-            current.buckets.remove(bucket)
-        if self._exact is not None:
-            self._exact.written(buckets)
-        if not (current.blocks or current.buckets):
+        if not current.blocks:
             self.journal -= current.marks
             self._swept, self._pass, self.sweeping = current.upto, None, True
 
@@ -198,16 +195,15 @@ class Marks:
         held = self._filter.slices[-1].since if fingerprint in self.withheld else None
         return self._filter.again.get(fingerprint, held)
 
-    def _write_pass(self) -> tuple[int, list[bytes]]:
-        """Write a part of the pass; return its number of blocks, and its exact-list buckets."""
+    def _write_pass(self) -> int:
+        """Write a part of the pass; return its number of blocks."""
         if self._pass is None:
-            return 0, []
+            return 0
         part = self._pass.blocks[-BLOCKS_AT_ONCE:]
         for slice_, index in reversed(part):
             if slice_.id >= self._filter.slices[0].id:  # else it has expired
                 file.put(self._database, "blocks", slice_.block_rows([index]))
-        exact = self._exact
-        return len(part), [] if exact is None else exact.write(self._pass.buckets)
+        return len(part)
 
     def _sweep(self) -> bool:
         """Delete some of the rows that are obsolete: a long delete would be a long commit.
@@ -224,7 +220,6 @@ class Marks:
         for table, key, over in (
             ("marks", "id", f"id <= {self._swept}"),
             ("blocks", "id", f"id < {oldest << 32}"),
-            ("exact", "slice, fingerprint", f"slice > 0 AND slice < {oldest}"),
         ):
             obsolete = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
             delete = f"DELETE FROM {table} WHERE ({key}) IN ({obsolete})"  # noqa: S608

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.at_once import Checks, Filter
+from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.engine import is_inspection_command
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.errors import SettingError
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
-from scrapy_bloom.settings import EXACT, Settings
+from scrapy_bloom.settings import Settings
 from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted
 
@@ -39,12 +38,6 @@ class PlainFilter:
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings.of(crawler)
-        if settings[EXACT] and not is_inspection_command(crawler):
-            raise SettingError(
-                f"{EXACT.setting} = True: it needs SCHEDULER = 'scrapy_bloom.Scheduler' with a"
-                f" JOBDIR. Without these use Scrapy's own filter, which is exact:"
-                f" DUPEFILTER_CLASS = 'scrapy.dupefilters.RFPDupeFilter'."
-            )
         self._report = report
         identifier = Identifier(crawler, settings)
         fingerprinter = identifier.fingerprinter
@@ -52,9 +45,8 @@ class PlainFilter:
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
         self._job: Job | None = None
-        filter_: Filter
         if folder is None:
-            filter_ = self._filter = memory = new_filter(settings, digests=digests)
+            self._filter = memory = new_filter(settings, digests=digests)
             report.opened(
                 "Bloom filter",
                 "in memory only",
@@ -69,9 +61,9 @@ class PlainFilter:
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
-            self._job, self._filter, filter_ = job, job.store.filter, job.store.seen
+            self._job, self._filter = job, job.store.filter
             self._report_opened(job, unclean=unclean)
-        self.checks = Checks(identifier, report, filter_)
+        self.checks = Checks(identifier, report, self._filter)
         crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
@@ -89,7 +81,7 @@ class PlainFilter:
         if not job.previous and theirs.exists():
             self._report.warn(
                 f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
-                f" again. SCHEDULER = 'scrapy_bloom.Scheduler' takes them over."
+                f" again. 'scrapy bloom copy' takes them along to scrapy_bloom.Scheduler."
             )
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter

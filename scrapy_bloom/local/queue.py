@@ -1,14 +1,13 @@
 """Scrapy's priority queues over the rows of a store.
 
 Scrapy's class decides the order; it is given our :class:`Bucket` in place of its disk queues. Only
-the first rows of each bucket are in memory. The others are read when their turn comes.
+the numbers of the first rows of each bucket are in memory. A request is read when its turn comes:
+some have megabytes in their meta.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import SimpleNamespace
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 LATER: Final = "later"
 """Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
 
-Row = tuple[int, bytes | None]
-
 
 class Taken(NamedTuple):
     """A request that was taken.
@@ -47,7 +44,7 @@ class Taken(NamedTuple):
 
 
 _MOST: Final = 512
-"""Rows of one queue that are read at once; of pushed rows, up to twice as many stay in memory."""
+"""Rows of one queue that are read at once; of pushed rows, up to twice as many are remembered."""
 
 _IN_ALL: Final = 65_536
 """Rows that all queues together may read ahead: with many hosts, each gets fewer."""
@@ -78,7 +75,8 @@ class Queues:
     :raises StateError: if the store has requests in queues that these classes would not read.
 
     Attributes:
-        taken: what a bucket returned last: Scrapy's classes pass on only the request.
+        taken: what a bucket has returned last, or got: Scrapy's classes pass on only the request.
+        size: how many requests the buckets have: Scrapy's classes add up those of all slots.
         unreadable: why stored requests could not be read; the caller empties it.
         by_slot: whether each download slot has queues of its own.
     """
@@ -92,7 +90,9 @@ class Queues:
         self.slot_of = engine.slot_of
         self._dumps = classes.plain.dumps
         self.by_slot = bool(has_queues_by_slot(classes.priority))
-        self.taken = Taken(0, b"")
+        self.taken, self.size = Taken(0, b""), 0
+        self._resting: dict[str, Any] = {}  # by slot, its queue, if it has any
+        self._size_resting = 0
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -108,12 +108,25 @@ class Queues:
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
-        return len(self._queue)
+        return self.size
+
+    @property
+    def ready(self) -> int:
+        """How many requests are waiting in slots that are not left alone."""
+        return self.size - self._size_resting
 
     def push(self, request: Request) -> Exception | None:
         """Add a request; return None, or why it cannot be stored, with nothing changed."""
         try:
-            self._queue.push(request)
+            slot = self.slot_of(request) if self._resting else ""
+            if slot not in self._resting:
+                self._queue.push(request)
+                return None
+            self.serve(slot)
+            try:
+                self._queue.push(request)
+            finally:
+                self.leave_alone(slot)
         except Exception as error:  # noqa: BLE001 - its parts may raise anything
             return error
         return None
@@ -122,42 +135,41 @@ class Queues:
         """Serialize a request. Raises whatever its contents raise."""
         return self._dumps(request.to_dict(spider=self.spider))
 
-    def pop(self, held: Collection[str] = ()) -> tuple[Request, Taken] | None:
+    def pop(self) -> tuple[Request, Taken] | None:
         """Take the next readable request.
 
-        :param held: download slots that are left alone, if each has queues of its own.
+        None means for now: a subclass of Scrapy's class may want to wait although some are here.
+
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
-        with self._without(held):
+        unreadable = -1
+        request = None
+        while request is None and len(self.unreadable) > unreadable:
+            unreadable = len(self.unreadable)
             request = self._queue.pop()
-            while request is None and len(self._queue):  # one could not be read
-                request = self._queue.pop()
         return None if request is None else (request, self.taken)
 
-    def size_without(self, held: Collection[str]) -> int:
-        """Return how many requests are waiting, except those of some download slots."""
-        with self._without(held):
-            return len(self._queue)
+    # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
 
-    @contextmanager
-    def _without(self, held: Collection[str]) -> Iterator[None]:
-        """Hide the queues of download slots: Scrapy's class takes from the slot that does least."""
-        if not (held and self.by_slot):
-            yield
-            return
-        all_slots = self._queue.pqueues
-        hidden = {slot: all_slots.pop(slot) for slot in held if slot in all_slots}
-        try:
-            yield
-        finally:
-            all_slots.update(hidden)
+    def leave_alone(self, slot: str) -> None:
+        """Return no requests of a download slot before :meth:`serve`, if it has its own queues."""
+        if self.by_slot and slot not in self._resting:
+            self._resting[slot] = queue = self._queue.pqueues.pop(slot, ())
+            self._size_resting += len(queue)
+
+    def serve(self, slot: str) -> None:
+        """Return requests of a download slot again."""
+        queue = self._resting.pop(slot, ())
+        self._size_resting -= len(queue)
+        if queue:
+            self._queue.pqueues[slot] = queue
 
 
 class Bucket:
     """The requests of one priority, perhaps of one download slot, in order.
 
-    The rows in memory come before all other waiting ones, in the order of the bucket. When they are
-    used up, the first rows of the store follow.
+    The rows whose numbers are in memory come before all other waiting ones, in the order of the
+    bucket. When they are used up, the first rows of the store follow.
 
     :param queues: the queues it belongs to.
     :param path: its key: the priority, perhaps after the download slot.
@@ -169,7 +181,8 @@ class Bucket:
         self._path, self._newest, self._dumps = path, kind.newest_first, kind.dumps
         number = self._store.find(path)
         self._size = 0 if number is None else self._store.waiting(number)
-        self._hot: deque[Row] = deque()
+        self._queues.size += self._size
+        self._ahead: deque[int] = deque()
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -184,58 +197,69 @@ class Bucket:
             slot = self._queues.slot_of(request) if "/" in self._path else None
             number = self._store.queue(self._path, slot)
         row = self._store.push(number, body)
-        hot, most = self._hot, 2 * self._ahead()
+        ahead, most = self._ahead, 2 * self._most
         if self._newest:
-            hot.append((row, body))
-            if len(hot) > most:  # the store has the rest
-                while len(hot) > most // 2:
-                    hot.popleft()
-        elif self._size == len(hot) < most:
-            hot.append((row, body))
+            ahead.append(row)
+            if len(ahead) > most:  # the store has the rest
+                while len(ahead) > most // 2:
+                    ahead.popleft()
+        elif self._size == len(ahead) < most:
+            ahead.append(row)
         self._size += 1
+        self._queues.size += 1
+        self._queues.taken = Taken(row, body)
 
     def pop(self) -> Request | None:
         """Take the next readable request; its row stays in the store until it is done."""
-        request = self.peek()
-        if request is not None:
-            self._take()
+        found = self._next()
+        if found is None:
+            return None
+        request, body = found
+        self._queues.taken = Taken(self._take(), body)
         return request
 
     def peek(self) -> Request | None:
         """Return the next readable request, and leave it here."""
+        found = self._next()
+        return None if found is None else found[0]
+
+    def _next(self) -> tuple[Request, bytes] | None:
         while self._size:
-            if not self._hot:
+            if not self._ahead:
                 self._read()
-            _, body = self._hot[-1 if self._newest else 0]
+            body = self._store.get(self._ahead[-1 if self._newest else 0])
             try:
                 if body is None:
                     raise ValueError("its bytes do not match their checksum")
-                return read_request(body, self._queues.spider)
+                return read_request(body, self._queues.spider), body
             except Exception as error:  # noqa: BLE001 - its parts may raise anything
                 self._take()
                 self._queues.unreadable.append(error)
         return None
 
-    def _take(self) -> None:
-        row, body = self._hot.pop() if self._newest else self._hot.popleft()
+    def _take(self) -> int:
+        row = self._ahead.pop() if self._newest else self._ahead.popleft()
         self._size -= 1
+        self._queues.size -= 1
         self._store.take(row)
-        self._queues.taken = Taken(row, body or b"")
+        return row
 
     def close(self) -> None:
         """Do nothing: the requests are in the store."""
 
-    def _ahead(self) -> int:
+    @property
+    def _most(self) -> int:
+        """How many rows this bucket may read ahead."""
         return max(_LEAST, min(_MOST, _IN_ALL // max(1, len(self._store.queues))))
 
     def _read(self) -> None:
         number = self._store.find(self._path)
         assert number is not None  # noqa: S101 - it has requests
-        waiting = self._store.read(number, newest=self._newest)
-        rows = [*islice(waiting, self._ahead())]
+        waiting = self._store.rows(number, newest=self._newest)
+        rows = [*islice(waiting, self._most)]
         if not rows:
             raise DamageError(f"{self._size} requests of queue {self._path!r} are missing")
-        self._hot.extend(reversed(rows) if self._newest else rows)
+        self._ahead.extend(reversed(rows) if self._newest else rows)
 
 
 def _bucket_class(queues: Queues, kind: QueueKind) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_bloom.crawl.engine import slot_folder
+from scrapy_bloom.errors import StateError
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.serialize import QueueKind
@@ -33,7 +34,7 @@ _CHUNK: Final = 1 << 20
 _DIGIT: Final = ord("0")
 
 
-def why_unclean(folder: Path) -> str:
+def why_unclean(folder: Path, *, by_times: bool = True) -> str:
     """Return the evidence that a crawl with Scrapy's own scheduler was killed; empty if none.
 
     After a kill, ``requests.seen`` has fingerprints of requests that are no longer in the queue. At
@@ -41,18 +42,19 @@ def why_unclean(folder: Path) -> str:
     When a queue runs empty later, its file is removed at once, which changes the folder. What a
     killed run had queued is still there after a later clean stop, unnamed in ``active.json``.
 
-    Only the times of files show a kill in a queue on SQLite, or in a file that has lost as many
-    requests as it was given.
+    No evidence proves no clean stop: copying may lose the times of files, and a file that has lost
+    as many requests as it was given, or a queue on SQLite, shows nothing else.
 
+    :param by_times: whether the times of files count.
     :raises OSError: if a file cannot be read.
     """
     root, state = folder / SCRAPYS_QUEUE, folder / STATE
     if not (files := [*root.rglob("*")]):
         return ""
-    for path in (root / ACTIVE, state):
+    for path in (root / ACTIVE, *([state] if by_times else ())):
         if not path.exists():
             return f"there is no {path}, which Scrapy writes when a spider has closed"
-    for path in (root, *files, folder / SCRAPYS_MARKS):
+    for path in (root, *files, folder / SCRAPYS_MARKS) if by_times else ():
         late = path.exists() and path.stat().st_mtime_ns > state.stat().st_mtime_ns
         if late and path != root / ACTIVE:
             return f"{path} was written after {state}"
@@ -122,6 +124,32 @@ def saved_queues(folder: Path) -> Iterator[tuple[str | None, str]]:
             yield slot, f"{before}{int(priority)}"
 
 
+def stored_requests(
+    folder: Path, plain: QueueKind, start: QueueKind | None
+) -> Iterator[tuple[str, str | None, bytes]]:
+    """Yield what Scrapy would read when resuming: queue, download slot and bytes of each request.
+
+    The oldest of each queue comes first.
+
+    :param plain: the kind of queue that stored the requests.
+    :param start: the kind that stored start requests; None if they are among the others.
+    :raises StateError: if a queue is not whole, or of another kind.
+    """
+    path = folder / SCRAPYS_QUEUE / ACTIVE
+    try:
+        for slot, name in saved_queues(folder):
+            for queue, kind in ((name, plain), (f"{name}s", start or plain)):
+                path = folder / SCRAPYS_QUEUE / queue
+                for body in read_queue(path, kind):
+                    yield queue, slot, body
+    except Exception as error:  # truncated files raise anything
+        raise StateError(
+            f"{path}: found a queue that cannot be read ({type(error).__name__}: {error}), expected"
+            f" what Scrapy stores when a crawl stops cleanly. It was left as it is. Use the"
+            f" settings of that crawl; or, if it was killed, crawl again in another JOBDIR."
+        ) from error
+
+
 def read_queue(path: Path, kind: QueueKind) -> Iterator[bytes]:
     """Yield the requests of one of Scrapy's queues, the oldest first.
 
@@ -154,7 +182,10 @@ def _read_lifo(path: Path) -> Iterator[bytes]:
 
 
 def _read_fifo(path: Path) -> Iterator[bytes]:
-    """Each request follows its size, in files of so many requests."""
+    """Each request follows its size, in files of so many requests.
+
+    A killed run has written what it pushed behind the last request that ``info.json`` counts.
+    """
     info = json.loads((path / "info.json").read_bytes())
     number, position, offset = info["tail"]
     left = info["size"]
@@ -168,7 +199,12 @@ def _read_fifo(path: Path) -> Iterator[bytes]:
                     raise ValueError(f"it ends before its last {left:,} requests")
                 yield request
                 left -= 1
+            if not left and file.read(1):
+                raise ValueError("it holds more requests than its info.json counts")
         number, position, offset = number + 1, 0, 0
+    behind = path / f"q{number:05d}"  # a full file is followed by an empty one
+    if behind.exists() and behind.stat().st_size:
+        raise ValueError("it holds more requests than its info.json counts")
 
 
 def _read_sqlite(path: Path) -> Iterator[bytes]:

@@ -11,11 +11,11 @@ Usage, in one thread, under a lock that keeps other processes out::
     store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
     store.clean                    # whether the last run closed the file; true of a new file
     store.meta["kind"]             # notes; what is changed here is written by the next commit
-    store.seen.add(fingerprint)    # was it seen? by the filter, and the exact list if there is one
+    store.filter.add(fingerprint)  # was it seen?
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
-    store.read(queue, newest=True)     # waiting rows, to be taken with `take`
-    store.take(row), store.done(row)
+    store.rows(queue, newest=True)     # waiting rows
+    store.get(row), store.take(row), store.done(row)
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -29,17 +29,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from os.path import samestat
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.exact import ExactFilter
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
@@ -96,22 +96,20 @@ class Store:
     :param path: of the file; created if missing.
     :param fresh: an empty filter for a new file; that of an existing file grows as this one would.
         Without it, a file is opened with the settings it was made for.
-    :param exact: whether to list fingerprints as well, so that false positives are caught.
     :param read_only: whether to open the last commit for reading only, perhaps during a crawl.
     :raises StateError: if the file cannot be used; it is left as it is.
-    :raises SettingError: if it was made for another window or `exact`; likewise.
+    :raises SettingError: if it was made for another window; likewise.
 
     Attributes:
         path: as given.
-        filter: the filter.
-        seen: what decides whether a fingerprint was seen: the filter, or it and the exact list.
-            Marks made with it are written by the next commit.
+        filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         failed: the failed list.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
+        new_bytes: size of the requests that the next commit writes: until then they are in memory.
     """
 
     def __init__(
@@ -119,7 +117,6 @@ class Store:
         path: Path,
         fresh: LocalFilter | None = None,
         *,
-        exact: bool = False,
         read_only: bool = False,
     ) -> None:
         self.path, self._read_only = path, read_only
@@ -131,17 +128,14 @@ class Store:
             self.log.check(database, alone=not read_only)
             _check_pages(path, database)
             self._read(database)
-            self.filter, journal = self._read_filter(database, fresh, exact=exact)
+            self.filter, journal = self._read_filter(database, fresh)
         with file.refusing(path):
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self.seen: LocalFilter | ExactFilter = self.filter
-            exact_filter = None
-            if self.meta.get("exact"):
-                self.seen = exact_filter = ExactFilter(self.filter, self._database)
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
-            self.marks = Marks(self.filter, self._database, journal=journal, exact=exact_filter)
+            self._place = path.stat()
+            self.marks = Marks(self.filter, self._database, journal=journal)
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -183,10 +177,11 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += 1
         queue = self.queues[number]
+        self._touched.add(number)  # first: a count that has changed is always written
         queue.new[row] = body
         queue.size += 1
+        self.new_bytes += len(body)
         self._size += 1
-        self._touched.add(number)
         return row
 
     def take(self, row: int) -> None:
@@ -199,8 +194,10 @@ class Store:
         """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
-        if queue.new.pop(row, None) is None:
+        if (body := queue.new.pop(row, None)) is None:
             self._gone.add(row)
+        else:
+            self.new_bytes -= len(body)
         if row in self._taken:
             self._taken.remove(row)
             queue.taken -= 1
@@ -208,30 +205,47 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def fail(self, row: int, failed: Failed) -> None:
-        """Move a request to the failed list."""
+    def fail(self, row: int, failed: Failed, start: bytes | None = None) -> None:
+        """Move a request to the failed list.
+
+        :param start: its mark, if ``start()`` yields it in each run.
+        """
         self.done(row)
-        self.failed.add(row, failed)
+        self.failed.add(row, failed, start)
 
-    def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the waiting requests of a queue, in order, with their rows.
+    def count_start(self, mark: bytes) -> bool:
+        """Note the mark of a start request that is not filtered; return whether it was noted."""
+        if mark in self._new_starts:
+            return True
+        asked = "SELECT 1 FROM starts WHERE mark = ?"
+        if self._database.execute(asked, (mark,)).fetchone():
+            return True
+        self._new_starts.add(mark)
+        return False
 
-        A body that does not match its checksum is None. Consume what you need before changing
-        anything.
+    def rows(self, number: int, *, newest: bool) -> Iterator[int]:
+        """Yield the rows of the waiting requests of a queue, in order.
+
+        Consume what you need before changing anything.
 
         :param newest: whether the newest request comes first, else the oldest.
         """
         low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
         order = "DESC" if newest else "ASC"
-        asked = f"SELECT id, body, crc FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
-        committed = (
-            (row, body if checksum == crc(row, body) else None)
-            for row, body, checksum in self._database.execute(asked, (low, high))
-        )
+        asked = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
+        committed = (row for (row,) in self._database.execute(asked, (low, high)))
         new = self.queues[number].new
-        later = ((row, new[row]) for row in (reversed(new) if newest else new))
-        rows = chain(later, committed) if newest else chain(committed, later)
-        return (row for row in rows if row[0] not in self._taken and row[0] not in self._gone)
+        rows = chain(reversed(new), committed) if newest else chain(committed, new)
+        return (row for row in rows if row not in self._taken and row not in self._gone)
+
+    def read(self, number: int, *, newest: bool) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
+        return ((row, self.get(row)) for row in self.rows(number, newest=newest))
+
+    def has(self, row: int) -> bool:
+        """Return whether a request was not done at the last commit."""
+        asked = "SELECT 1 FROM requests WHERE id = ?"
+        return self._database.execute(asked, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -243,7 +257,7 @@ class Store:
         asked = "SELECT body, crc FROM requests WHERE id = ?"
         stored = self._database.execute(asked, (row,)).fetchone()
         if stored is None:
-            raise file.DamageError("a request that waits for a time is missing")
+            raise file.DamageError("a request is missing")
         body, checksum = stored
         return body if checksum == crc(row, body) else None
 
@@ -252,7 +266,8 @@ class Store:
     @property
     def dirty(self) -> bool:
         """Whether there is something to commit."""
-        return bool(self._touched or self.marks.changed or self.failed.changed or self._new_notes())
+        changed = self._touched or self._new_starts or self.marks.changed or self.failed.changed
+        return bool(changed or self._new_notes())
 
     def _new_notes(self) -> dict[str, Value]:
         """Return the notes that have changed since the last commit."""
@@ -264,6 +279,8 @@ class Store:
 
         :param sync: whether to sync to disk, so that the commit survives a power failure.
         :raises sqlite3.Error: if it cannot be written, because the disk is full, say.
+        :raises StateError: if the file was moved or deleted.
+        :raises JobInUseError: if another process has written to it.
         """
         self._commit(clean=0, sync=sync)
 
@@ -293,7 +310,6 @@ class Store:
         _compact(self._database)
         self.log.checkpoint()
         self._database.close()  # which checkpoints the rest and removes the log
-        self.log.closed()
 
     def abandon(self) -> None:
         """Close the file as after the last commit; the next run finds that this one was killed."""
@@ -308,6 +324,8 @@ class Store:
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
+        self.new_bytes = 0
+        self._new_starts: set[bytes] = set()
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
@@ -319,22 +337,22 @@ class Store:
         asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
         if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
             raise file.DamageError("a queue has not as many requests as were recorded")
+        self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
     def _read_filter(
-        self, database: sqlite3.Connection, fresh: LocalFilter | None, *, exact: bool
+        self, database: sqlite3.Connection, fresh: LocalFilter | None
     ) -> tuple[LocalFilter, int]:
         """Return the filter, and how many marks the journal has."""
         meta, journal = self.meta, 0
         if "secret" not in meta and not self._commits:
             filter_ = fresh or LocalFilter()
-            meta["exact"] = int(exact)
         else:
             filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
             window, filter_.changes = filter_.window, Changes()
             journal = read_filter(filter_, database, meta)
             if fresh is not None:
-                _check_settings(self.path, meta, window, exact=exact)
+                _check_window(self.path, meta, window)
         meta.update(notes_of(filter_))
         return filter_, journal
 
@@ -342,6 +360,7 @@ class Store:
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
         database = self._database
+        self._check_place()
         if database.in_transaction:
             database.execute("ROLLBACK")
         if sync is not self._syncs:  # each costs as much as a small commit
@@ -351,25 +370,63 @@ class Store:
         self.marks.begin_pass_if_due()
         database.execute("BEGIN IMMEDIATE")
         try:
-            self._write_requests()
+            self._check_alone(file.read_counters(database).commits)
+            requests = self._write_requests()
             file.put(database, "meta", self._new_notes().items())
+            keep_marks, again = self.marks.write()
+            tally = self._tally + requests + again
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
-            file.put(database, "counters", [(1, *counters)])
-            keep_marks, keep_failed = self.marks.write(), self.failed.write()
+            keep_failed = self.failed.write()
+            file.put(database, "starts", ((mark,) for mark in self._new_starts))
+            file.put_counters(database, counters, tally)
             database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
-        self._keep()
+        self._keep(tally)
         keep_marks()
         keep_failed()
+        self._new_starts.clear()
         self.log.checkpoint_if_due(self._commits)
 
-    def _write_requests(self) -> None:
+    def _check_place(self) -> None:
+        """Check that the file is still where it was: elsewhere a commit would be of no use.
+
+        :raises StateError: if not.
+        """
+        try:
+            there = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        if there is None or not samestat(there, self._place):
+            raise StateError(
+                f"{self.path}: found {'another file' if there else 'no file'}, expected the one"
+                f" that this crawl has opened: it was moved or deleted. Nothing more is stored."
+                f" Start the crawl again where it is now, with all files of its job directory; if"
+                f" they are gone, restore them from a copy, or start over."
+            )
+
+    def _check_alone(self, commits: int) -> None:
+        """Check that nobody else has written to the file, because the lock was deleted, say.
+
+        :raises JobInUseError: if not.
+        """
+        if commits != self._commits:
+            raise JobInUseError(
+                f"{self.path}: found {commits:,} commits, expected {self._commits:,}: another"
+                f" process writes to it as well. This one ends and stores nothing more. Run one"
+                f" crawl at a time, on a local disk, and leave bloom.lock alone."
+            )
+
+    def _write_requests(self) -> int:
+        """Write new requests, and delete those that are done; return the tally's change."""
         database, touched = self._database, sorted(self._touched)
+        change = -sum(map(file.weight, self._gone))
         for number in touched:
-            file.put(database, "requests", self.queues[number].new.items())
+            new = self.queues[number].new
+            file.put(database, "requests", new.items())
+            change += sum(map(file.weight, new))
         gone = ((row,) for row in sorted(self._gone))
         database.executemany("DELETE FROM requests WHERE id = ?", gone)
         for number in touched:
@@ -378,16 +435,19 @@ class Store:
                 file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
             else:
                 database.execute("DELETE FROM queues WHERE id = ?", (number,))
+        return change
 
-    def _keep(self) -> None:
+    def _keep(self, tally: int) -> None:
         """Drop the changes that are committed."""
         self._commits += 1
+        self._tally = tally
         for number in self._touched:
             queue = self.queues[number]
             queue.new.clear()
             if not queue.size:  # nor has it a row any more
                 del self.queues[number], self._numbers[queue.path]
                 self._free.append(number)
+        self.new_bytes = 0
         self._touched.clear()
         self._gone.clear()
         self._stored_meta = dict(self.meta)
@@ -409,16 +469,13 @@ def _check_pages(path: Path, database: sqlite3.Connection) -> None:
             raise file.DamageError(damage)
 
 
-def _check_settings(path: Path, meta: dict[str, Any], window: float | None, *, exact: bool) -> None:
-    for name, stored, expected in (
-        ("BLOOM_WINDOW", _span(meta.get("window")), _span(window)),
-        ("BLOOM_EXACT", bool(meta.get("exact")), exact),
-    ):
-        if stored != expected:
-            raise SettingError(
-                f"{name} = {expected!r}: {path} was made with {name} = {stored!r}. It was left as"
-                f" it is: set {stored!r} again, or choose another JOBDIR."
-            )
+def _check_window(path: Path, meta: dict[str, Any], window: float | None) -> None:
+    stored, expected = _span(meta.get("window")), _span(window)
+    if stored != expected:
+        raise SettingError(
+            f"BLOOM_WINDOW = {expected!r}: {path} was made with BLOOM_WINDOW = {stored!r}. It was"
+            f" left as it is: set {stored!r} again, or choose another JOBDIR."
+        )
 
 
 def _compact(database: sqlite3.Connection) -> None:

@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import Downloads, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.engine import Downloads, Pulse, has_queues_by_slot, run_beside
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Failure
@@ -84,11 +84,13 @@ class RedisBackend(Backend):
         # Marks of requests that were held in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
-        self._idle_since, self.due = inf, 0.0
+        self._idle_since, self._wait_logged, self.due = inf, -inf, 0.0
         self._stopped = self._over = False
         report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
+        queue.pulse = Pulse()
+        engine.before_closing(self._let_pipelines_block)
 
     @classmethod
     async def open(cls, crawl: Crawl, kind: QueueKind) -> RedisBackend:
@@ -263,7 +265,7 @@ class RedisBackend(Backend):
     # Calls
 
     @property
-    def is_full(self) -> bool:  # type: ignore[override]
+    def is_full(self) -> bool:
         """Whether too many entries wait here."""
         return self._queue.is_full
 
@@ -313,9 +315,12 @@ class RedisBackend(Backend):
         return len(self._turns) > 0 or self._starts.running
 
     def _schedule(self) -> None:
-        """Say when the next call is due, as far as is known after one."""
+        """Say when the next call is due, after one: what came meanwhile may gather, too."""
+        self.due = inf
         if self._queue.has_work:
             self._soon(self._pacing.until_call())
+        if self._turns.is_urgent:
+            self._soon(self._pacing.until_urgent())
         if self._starts.running:
             self._soon(upkeep.PATIENT)
         self._look_if_low()
@@ -353,6 +358,9 @@ class RedisBackend(Backend):
     def _fail(self, error: BloomError) -> None:
         if isinstance(error, BackendError) and error.temporary and self._waits:
             return  # the worker logs it and retries
+        self.give_up(error)
+
+    def give_up(self, error: BloomError) -> None:
         self.broken = True
         self._starts.stop()
         self._report.give_up(error)
@@ -399,8 +407,12 @@ class RedisBackend(Backend):
         self._soon(self._pacing.until_look())
         now, taken = time.monotonic(), self._queue.counts.taken
         self._idle_since = min(self._idle_since, now)
-        if taken and now - self._idle_since >= upkeep.LEASE / 6:
-            log_waiting(self._report, taken)
+        # It has waited for longer than most pages take.
+        if taken and now > max(
+            self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
+        ):
+            self._wait_logged = now
+            log_waiting(self._report, self._queue)
 
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
@@ -408,3 +420,7 @@ class RedisBackend(Backend):
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)
+
+    async def _let_pipelines_block(self) -> None:
+        """Let pipelines that close take as long as they need: no callback runs any more."""
+        self._queue.pulse = None

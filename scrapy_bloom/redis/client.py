@@ -19,8 +19,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.cluster import RedisCluster
+from redis.connection import parse_url
 from redis.exceptions import (
     ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     RedisClusterException,
     TryAgainError,
@@ -29,7 +31,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.redis.connection import in_time
+from scrapy_bloom.redis.connection import HandshakeError, Pool, in_time
 
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
@@ -61,13 +63,23 @@ RETRY: Final = Retry(ExponentialBackoff(cap=0.2, base=0.02), TRIES - 1, _PASSING
 
 _LATER: Final = (
     *(*_PASSING, RedisClusterException, MasterNotFoundError, redis.OutOfMemoryError),
-    *(redis.ReadOnlyError, ClusterDownError, TryAgainError),
+    *(redis.ReadOnlyError, ClusterDownError, TryAgainError, HandshakeError),
 )
 _TAKES_NO_WRITES: Final = re.compile(
     r"\b(OOM|READONLY|NOREPLICAS|MISCONF|BUSY|CLUSTERDOWN|TRYAGAIN)\b"
 )
 """Errors, also from scripts, of a server that is full, has become a replica, or is starting."""
 
+_FORBIDDEN: Final = re.compile(r"\bNOPERM\b|can't run this command|ACL failure")
+_FINAL: Final = re.compile(
+    rf"{_FORBIDDEN.pattern}|\bWRONGTYPE\b|[Uu]nknown (Redis |sub)?command",
+)
+"""Errors that do not pass, even of a server that has worked before."""
+
+_ELSEWHERE: Final = re.compile(r"\b(READONLY|NOREPLICAS|MASTERDOWN)\b")
+"""Errors of a server that is not the primary any more, or not for long."""
+
+_TRUE: Final = ("1", "true", "yes", "on")
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
@@ -113,7 +125,9 @@ class Server:
 
     Attributes:
         url: as for redis-py, or
-            ``sentinel://[user:password@]host[:port][,host...]/service[/db]``.
+            ``sentinel://[user:password@]host[:port][,host...]/service[/db][?option=value&...]``.
+            User and password are the server's. Beside what redis-py's URLs know, an option is
+            ``sentinel_username``, ``sentinel_password``, or ``ssl``, for TLS to the Sentinels, too.
         options: more arguments for redis-py's client.
 
     :raises SettingError: if the URL cannot be read.
@@ -141,6 +155,11 @@ class Server:
                 " Expected redis://[user:password@]host[:port][/database], rediss:// for TLS,"
                 " sentinel://host,host/service or unix:///path. Characters such as / @ # : in a"
                 " password are written %2F %40 %23 %3A."
+            )
+        if parts.scheme == "sentinel" and not parts.path.strip("/").partition("/")[0]:
+            raise SettingError(
+                "A sentinel:// URL must name the service after the hosts:"
+                " sentinel://host:26379,other:26379/service."
             )
         if ours := sorted(_OURS.intersection(parse_qs(parts.query, keep_blank_values=True))):
             raise SettingError(
@@ -194,6 +213,7 @@ class Server:
             client.close()
             # It finds another node on its own way.
             options |= {"retry": RETRY, "retry_on_error": list(_PASSING)}
+            options["connection_pool_class"] = Pool
             return RedisCluster.from_url(self.url, **options)
 
     @contextmanager
@@ -209,28 +229,37 @@ class Server:
                 f" its URL, and REDIS_PARAMS."
             ) from None
 
-    def error(self, error: Exception) -> BackendError:
-        """Return an error of redis-py as ours, with advice where the remedy is not obvious."""
+    def error(self, error: Exception, *, worked: bool = False) -> BackendError:
+        """Return an error of redis-py as ours, with advice where the remedy is not obvious.
+
+        :param worked: whether this server has worked before: then all errors may pass but some.
+        """
         cause = str(error)
         if isinstance(error, MasterNotFoundError):  # then it shows the insides of its connections
             cause = cause.partition(" : ")[0]
         text = f"Redis at {self.address()}: {cause.rstrip('. ')}."
-        refused = isinstance(error, (redis.AuthenticationError, NoPermissionError)) or any(
-            sign in str(error) for sign in ("NOPERM", "can't run this command", "ACL failure")
-        )
-        if isinstance(error, redis.AuthenticationError):
+        denied = isinstance(error, redis.AuthenticationError) or "AuthenticationError" in str(error)
+        forbidden = isinstance(error, NoPermissionError) or _FORBIDDEN.search(str(error))
+        if denied and isinstance(error, MasterNotFoundError):
+            text += " The Sentinels want a password: add ?sentinel_password=... to their URL."
+        elif denied:
             text += " Check user and password in its URL (BLOOM_REDIS_URL)."
-        elif refused:
+        elif forbidden:
             text += (
                 f" On all keys that begin with the filter's key the ACL must allow"
                 f" +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
+        elif isinstance(error, HandshakeError):
+            text += " Does it speak TLS at this port? Without TLS its URL begins with redis://."
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
             text += " If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
         elif isinstance(error, redis.OutOfMemoryError) or "OOM" in str(error):
             text += " The server is out of memory: raise its maxmemory, or delete other data."
-        passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error)) is not None
-        temporary = passing and not refused
+        if worked:
+            temporary = not (forbidden or _FINAL.search(str(error)))
+        else:
+            passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error))
+            temporary = bool(passing) and not (denied or forbidden)
         return BackendError(text, temporary=temporary, answered=_is_reply(error))
 
     def _master(self, options: dict[str, Any]) -> Any:
@@ -238,24 +267,32 @@ class Server:
         login, _, hosts = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
         service, _, database = parts.path.strip("/").partition("/")
-        if not service:
-            raise SettingError(
-                "A sentinel:// URL must name the service after the hosts:"
-                " sentinel://host:26379,other:26379/service."
-            )
+        query = parse_url(f"redis://?{parts.query}")  # type: ignore[no-untyped-call]
+        options |= {"db": int(database or 0), **query}
         if login:
             options |= {"username": unquote(user) or None, "password": unquote(password)}
+        if "ssl" in options:
+            options["ssl"] = str(options["ssl"]).lower() in _TRUE
         named = [host.partition(":") for host in hosts.split(",")]
+        timeout = options["socket_timeout"] / len(named)  # those that hang leave time for others
+        asking = {name: value for name, value in options.items() if name.startswith("ssl")}
+        for name in ("username", "password"):
+            if (value := options.pop(f"sentinel_{name}", None)) is not None:
+                asking[name] = value
         sentinels: Any = Sentinel(  # type: ignore[no-untyped-call]
             [(host or "localhost", int(port or 26379)) for host, _, port in named],
             sentinel_kwargs={
                 "retry": Retry(NoBackoff(), 0),  # there are others to ask
-                **{name: options[name] for name in ("socket_timeout", "socket_connect_timeout")},
+                "socket_timeout": timeout,
+                "socket_connect_timeout": timeout,
                 "protocol": 2,
+                **asking,
             },
         )
         sentinels.discover_master(service)
-        return sentinels.master_for(service, **options, db=int(database or 0))
+        client = sentinels.master_for(service, **options)
+        client.connection_pool.make_connection()  # refuses unknown options
+        return client
 
 
 def _is_clustered(client: Any) -> bool:
@@ -266,6 +303,12 @@ def _is_clustered(client: Any) -> bool:
         return bool(info.get("cluster_enabled"))
     except NoPermissionError:  # if that is wrong, the first call fails with MOVED
         return False
+
+
+def is_elsewhere(error: Exception) -> bool:
+    """Return whether the primary is, or soon will be, another server than the one that answered."""
+    named = isinstance(error, (redis.ReadOnlyError, MasterDownError))
+    return named or _ELSEWHERE.search(str(error)) is not None
 
 
 def _is_reply(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"4"
+FORMAT: Final = b"5"
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
 FIELDS: Final = (
@@ -99,6 +99,7 @@ class State:
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
             leases = {name: float(end) for name, end in ends.items()}
+            epoch = header["epoch"].decode()
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
         ended = now - plan.window * 9 / 8 if plan.window else -inf
@@ -106,7 +107,7 @@ class State:
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(header["epoch"].decode(), plan, live, counts, leases, secret)
+        return cls(epoch, plan, live, counts, leases, secret)
 
     @property
     def items(self) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -53,6 +53,10 @@ _NO_REQUESTS: Final = (
 _HAS_REQUESTS: Final = (
     ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
 )
+
+_DOUBLED: Final = 4
+"""How many repetitions double the time that a byte may take: workers may share a slow link."""
+
 AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
@@ -62,7 +66,7 @@ _LENGTH: Final = struct.Struct(">H")  # of a slot
 _BODY: Final = struct.Struct(">I")  # its length
 _LOST: Final = struct.Struct(">8sB")  # id, length of the key
 _START: Final = struct.Struct(">H16s")  # number of the entry, what identifies the request
-_ENDINGS: Final = {Ended.DONE: b"d", Ended.REDIRECTED: b"r", Ended.REPLACED: b"n"}
+_ENDINGS: Final = {Ended.DONE: b"d", Ended.REDIRECTED: b"r"}  # others count as nothing
 _YES: Final = ord("1")
 _MOST_KIND: Final = 1000  # bytes of a reason
 
@@ -148,6 +152,7 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         postponed: ids of requests that are to wait, each until when; likewise.
+        tries: how often it was sent.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -166,6 +171,7 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     postponed: list[tuple[bytes, float]] = field(default_factory=list)
+    tries: int = 0
 
 
 class Answer(NamedTuple):
@@ -215,7 +221,8 @@ class SharedKey:
         known: fingerprints that are there, see :meth:`learn`.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
-        renewed: when this worker last renewed its lease, by ``time.monotonic()``.
+        renewed: when this worker last renewed its lease, by ``time.monotonic()``; infinitely long
+            ago if it has none.
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
@@ -353,6 +360,8 @@ class SharedKey:
         """Run the script for a call; add a slice if there must be one. Return what it answers."""
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
         next_slice = ""
+        self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
+        call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
                 *("mark" if plain else "call", self._key),
@@ -395,19 +404,23 @@ class SharedKey:
         if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._worker.usable.is_set():
             self.beat()
 
-    def beat(self) -> None:
+    def beat(self, *, give_up: bool = False) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
-        Surprises are left to the next call: it has a caller who can act on them.
+        A surprise ends the lease, so there will be a call: it has a caller who can act on that.
 
+        :param give_up: whether to give up the lease instead.
         :raises BackendError: if there was no answer.
         """
         before = time.monotonic()
         lives = self._lives
         word, *answer = self._worker.run(
-            "beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, probe=True
+            *("beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, int(give_up)), probe=True
         )
-        if word != b"ok" or lives != self._lives:
+        if lives != self._lives:
+            return
+        if give_up or word != b"ok":
+            self.renewed = -inf
             return
         self.renewed = max(self.renewed, before)
         back, failed, self._forgotten = map(int, answer)
@@ -423,6 +436,18 @@ class SharedKey:
                 " moved to the failed list",
                 *(self.place, f"{back:,}", f"{failed:,}"),
             )
+
+    def holders(self) -> list[tuple[str, int, float]]:
+        """Return which workers have requests in flight, how many, and the first for how long.
+
+        The one that has had one for longest comes first. Of many requests some are left out.
+
+        :raises BackendError: if there was no answer.
+        """
+        _, now, *rows = self._worker.run("who", self._key)
+        found = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+        holders = [(name.decode(), some, (int(now) - int(at)) / SECOND) for name, some, at in found]
+        return sorted(holders, key=itemgetter(2), reverse=True)
 
     @property
     def name(self) -> str:
@@ -512,7 +537,7 @@ def _group(ending: Ending, ids: list[bytes]) -> bytes:
     status, origin, joined = ending.status.encode()[:_MOST_KIND], ending.origin, b"".join(ids)
     return b"".join(
         (
-            *(_ENDINGS[ending.ended], _LENGTH.pack(len(status)), status),
+            *(_ENDINGS.get(ending.ended, b"n"), _LENGTH.pack(len(status)), status),
             *(bytes([len(origin)]), origin, _LENGTH.pack(ids.count(b""))),
             *(_BODY.pack(len(joined)), joined),
         )

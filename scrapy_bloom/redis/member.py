@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _SLOT: Final = struct.Struct(">H")  # length of the slot
-_ORDER: Final = struct.Struct(">BQ")  # how often it could not be read, priority
+_ORDER: Final = struct.Struct(">BQ")  # 0, priority
 _HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, tries, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 
@@ -18,7 +18,7 @@ SECOND: Final = 1_000_000
 _MOST_PRIORITY: Final = 2**53
 """Beyond this, doubles cannot tell priorities apart."""
 
-_NUMBERS: Final = 5  # before the member of a request that was taken
+_WORDS: Final = 6  # before the member of a request that was taken
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +67,7 @@ class Taken:
         id: 8 bytes, its name.
         slot: as offered.
         priority: as offered.
-        tries: how many workers have died with it or could not read it.
+        tries: how many workers have died with it.
         fingerprint: None if it was queued without one.
         body: as offered.
         start: when it may be sent, by ``time.monotonic()``.
@@ -95,7 +95,7 @@ class Taken:
 
         :param now: the server's time, in microseconds.
         """
-        start, _, delay, jitter, listed, member = value.split(b" ", _NUMBERS)
+        start, _, delay, jitter, listed, _, member = value.split(b" ", _WORDS)
         taken = cls.read_member(member)
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"

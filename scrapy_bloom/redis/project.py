@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.crawl.engine import pause, run_beside
-from scrapy_bloom.errors import BackendError, SettingError
+from scrapy_bloom.errors import BackendError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
@@ -19,7 +19,6 @@ from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
-    EXACT,
     ON_BACKEND_ERROR,
     REDIS_KEY,
     REDIS_TIMEOUT,
@@ -83,13 +82,7 @@ def plan_of(
     :param fingerprinter: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
     :param project: whose requests are kept with the marks; empty, like what follows, if none are.
-    :raises SettingError: with ``BLOOM_EXACT``.
     """
-    if settings[EXACT]:
-        raise SettingError(
-            f"{EXACT.setting} = True: a filter in Redis cannot be exact. Set {ERROR_RATE.setting} ="
-            f" 1e-12 instead, about 13 bytes per page, or crawl with a JOBDIR."
-        )
     return Plan(
         settings[CAPACITY],
         settings[ERROR_RATE],

@@ -19,7 +19,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
+from math import inf
+from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
@@ -39,6 +40,9 @@ from scrapy_bloom.redis.key import (
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.engine import Pulse
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class SharedQueue:
         offering: how many entries wait here, or are being sent.
         surprises: how often the server has lost something, or this worker its lease.
         shared: the worker at the key.
+        pulse: of the event loop. If that is blocked for :data:`upkeep.BLOCKED`, this worker gives
+            up its lease. None if it may be blocked for as long as it likes.
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan) -> None:
@@ -74,7 +80,8 @@ class SharedQueue:
         self._call: Call | None = None  # until it is answered
         self._taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
-        worker.start_heartbeats(self.shared.keep_alive)
+        self.pulse: Pulse | None = None
+        worker.start_heartbeats(self._keep_alive)
 
     # What is sent
 
@@ -164,7 +171,7 @@ class SharedQueue:
 
     @property
     def has_lease(self) -> bool:
-        """Whether, by its own clock, this worker cannot have been taken for dead."""
+        """Whether this worker cannot have been taken for dead, as far as it knows."""
         return self.shared.renewed > time.monotonic() - upkeep.LEASE
 
     # Calls
@@ -187,7 +194,8 @@ class SharedQueue:
         :param through: whether ``start()`` is through.
         """
         take = min(BATCH, want)
-        if self._call is None and (self.has_work or take or look):
+        # Without a lease, whatever has become of it is only learnt by a call.
+        if self._call is None and (self.has_work or take or look or not self.has_lease):
             call, self._call, self.next_call = self.next_call, self.next_call, Call()
             if call.lost:
                 self._fill(call)
@@ -228,6 +236,12 @@ class SharedQueue:
                 " again. Every page that start() or another page links to is still fetched.",
                 *(self.shared.place, lost),
             )
+        else:
+            logger.warning(
+                "%s: this worker missed its lease of %g s: it stood still, or could not reach"
+                " Redis. Others have what it had taken; it goes on.",
+                *(self.shared.place, upkeep.LEASE),
+            )
         return Answer(void=True, start_over=bool(lost))
 
     def settle(self, call: Call, answer: Answer) -> None:
@@ -258,6 +272,19 @@ class SharedQueue:
         """Return whether no worker has anything to do, after a call."""
         counts = self.counts
         return not (self.has_work or counts.waiting or counts.taken or counts.more)
+
+    def _keep_alive(self) -> None:
+        """Renew the lease, or give it up: what blocks the event loop may do so for ever."""
+        pulse = self.pulse  # the event loop may take it away meanwhile
+        if pulse is None or (seconds := pulse.blocked()) < upkeep.BLOCKED:
+            self.shared.keep_alive()
+        elif self.shared.renewed > -inf:
+            self.shared.beat(give_up=True)
+            logger.warning(
+                "%s: this worker gives up its lease, because its event loop has been blocked for"
+                " %.0f s. Others fetch what it had. It is here:\n%s",
+                *(self.shared.place, seconds, pulse.stack()),
+            )
 
     def close(self) -> Account | None:
         """Put back what was taken and is not done, and release the lease.

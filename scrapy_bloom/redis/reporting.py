@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.crawl.engine import run_beside
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import eviction_policy
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
 
+_NAMED: Final = 5
+"""Most workers that a line names."""
 
-_WORKERS: Final = ("workers died with it", "unreadable")
+
+_WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
 """Reasons why the scripts put requests on the failed list."""
 
 
@@ -84,11 +87,10 @@ def log_unreadable(report: Report, error: Exception) -> None:
     report.add(stats.UNREADABLE)
     report.once(
         logging.ERROR,
-        "A request in Redis cannot be read by this worker (%r). It goes back to the queue for"
-        " workers with newer code. After %s tries it is moved to the failed list, and"
+        "A request in Redis cannot be read by this worker (%r). It waits for workers with other"
+        " code. If in the end no worker can read it, it is moved to the failed list, and"
         " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
         error,
-        MOST_TRIES,
         stats.UNREADABLE.key,
     )
 
@@ -106,24 +108,33 @@ def log_fetched_again(report: Report, count: int) -> None:
     report.info(f"{counted(count, 'request')} that failed in earlier runs are fetched again.")
 
 
-def log_waiting(report: Report, taken: int) -> None:
-    """Log that other workers have all there is to fetch, once per crawl."""
-    report.once(
-        logging.INFO,
-        "Nothing to fetch right now: waiting for %s in flight. If a worker was killed, its requests"
-        " come back when its lease ends.",
-        counted(taken, "request"),
-    )
+def log_waiting(report: Report, queue: SharedQueue) -> None:
+    """Log that other workers have all there is to fetch, once they are known."""
+
+    def log(holders: list[tuple[str, int, float]]) -> None:
+        named = [
+            f"{name.rpartition(':')[0]} has {some:,}, for {max(0.0, seconds):,.0f} s"
+            for name, some, seconds in holders[:_NAMED]
+        ]
+        if others := len(holders) - len(named):
+            named.append(f"{counted(others, 'other worker')}")
+        report.info(
+            f"Nothing to fetch right now: waiting for {counted(queue.counts.taken, 'request')} in"
+            f" flight ({'; '.join(named)}). If a worker was killed, its requests come back when its"
+            f" lease ends."
+        )
+
+    # What fails has been logged.
+    run_beside(queue.shared.holders).addCallbacks(log, lambda _: None)
 
 
 def warn_of_failed(report: Report, account: Account) -> None:
     """Warn if there are requests on the failed list that no page is to blame for."""
     if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
-            f"{counted(failed, 'request')} on the failed list, after {MOST_TRIES} tries: each"
-            f" time a worker died with it, took longer than its lease of {upkeep.LEASE:g} s, or"
-            f" could not load it. 'scrapy bloom queue --failed' shows them, and 'scrapy bloom"
-            f" queue --retry' puts them back."
+            f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
+            f" {MOST_TRIES} workers died with it or were blocked by it. 'scrapy bloom queue"
+            f" --failed' shows which, and 'scrapy bloom queue --retry' puts them back."
         )
 
 
@@ -137,7 +148,8 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
-    report.set(stats.PENDING, queue.waiting)
+    # What was sent may be there, and its answer lost.
+    report.set(stats.PENDING, queue.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 

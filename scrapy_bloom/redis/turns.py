@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_bloom.crawl.later import Holds
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.values import LONGEST
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -181,11 +182,12 @@ class Turns:
     def hold(self, request: Request, seconds: float) -> Mapping[bytes, float]:
         """Leave the slot of a request alone; return its name, and until when."""
         slot = _name(self._engine.slot_of(request))
-        self.heed({slot: time.monotonic() + seconds})
-        return {slot: self.holds[slot]}
+        self.heed({slot: time.monotonic() + min(seconds, LONGEST)})
+        return {slot: self.holds.get(slot, 0.0)}
 
     def heed(self, holds: Mapping[bytes, float]) -> None:
         """Leave slots alone, each until its time. What was taken too early of them goes back."""
+        self.holds.pop_over()
         for slot, until in holds.items():
             self.holds.hold(slot, until)
         if any(self._is_held(each) for _, _, each in self._ready):
@@ -261,7 +263,9 @@ class Turns:
         is_default = pace.delay == self._downloads.default.delay
         if is_default and (self._downloads.adjusts or not taken.listed):
             return
-        if taken.delay and round(pace.delay, 3) != taken.delay:
+        # What is paced by the default may have had a pace of its own, which is kept only while the
+        # slot has requests.
+        if (taken.delay or not taken.listed) and round(pace.delay, 3) != taken.delay:
             self._paces[taken.slot] = pace
 
     def _waste(self, taken: Taken, *, is_elsewhere: bool = False) -> None:

@@ -11,6 +11,10 @@ A callback that holds the GIL for 10 seconds must not make it look dead. Looked 
 tests shorten it.
 """
 
+BLOCKED: float = 600.0
+"""A worker whose event loop has not turned for so long gives up its lease: a callback may never
+return. Looked up on each use, too."""
+
 BEATS: Final = 15
 """Heartbeats in a lease, if a worker has nothing else to say."""
 

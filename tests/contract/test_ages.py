@@ -91,7 +91,7 @@ async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_aga
 @ensureDeferred
 async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path):
     links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(7)}
-    settings = kept(tmp_path, BLOOM_WINDOW="7d", BLOOM_EXACT=True)
+    settings = kept(tmp_path, BLOOM_WINDOW="7d")
     pages = {"/": lambda *_: ["/0"]}
     pages |= {path: lambda *_, there=there: there for path, there in links.items()}
     pages |= {f"/{number}": lambda *_: [] for number in range(7, 15)}

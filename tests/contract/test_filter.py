@@ -17,6 +17,7 @@ from support.windows import WINDOW, Clock, WindowMachine
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.file import FORMAT
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.sizing import (
     BLOCK_BITS,
@@ -203,7 +204,7 @@ def other_database(path):
 def newer(path):
     LocalFilter().save(path)
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
     database.close()
 
 
@@ -218,7 +219,7 @@ def cut(path):
         (lambda path: path.write_bytes(b""), "found b''"),
         (lambda path: path.write_bytes(b"hello" * 100), "found b'hello"),
         (other_database, "another program"),
-        (newer, "format 2, expected format 1"),
+        (newer, f"format {FORMAT + 1}, expected format {FORMAT}"),
         (cut, "damage"),
         (lambda path: path.mkdir(), "directory"),
         (lambda _: None, "No such file"),

@@ -37,7 +37,7 @@ class Engine:
 
     def __init__(self):
         self.working = set()
-        self.woken = 0
+        self.woken, self.pipelines = 0, ()
         self.watch = self.before_closing = self.sent = self.take_back = lambda *_, **__: None
         self.yielded_by = self.is_from_start = lambda _: None
         self.has = self.is_downloading = self.working.__contains__
@@ -98,10 +98,19 @@ class Shelf(Backend):
             return None
         request = self.stored.pop(0)
         self.taken[request.url] = request
-        return request, request.url
+        return request, SimpleNamespace(url=request.url, body=b"")
 
-    def release(self, handle):
-        self.released.append(handle)
+    def release(self, taken, ended, status=""):  # noqa: ARG002
+        self.released.append(taken and taken.url)
+
+    def fail(self, taken, failure, way):
+        pass
+
+    def give_up(self, error):  # noqa: ARG002
+        self.broken = True
+
+    def account(self):
+        pass
 
     def hold(self, request, seconds):
         pass
@@ -163,9 +172,10 @@ class Crawling:
         self.crawler = crawler = get_crawler(settings_dict=settings)
         self.calls, self.engine, self.backend = calls, Engine(), Shelf(**backend)
         report, self.dropped = Report(crawler), []
+        identifier = Identifier(crawler, Settings.of(crawler))
         crawl = Crawl(
             *(crawler, Spider("spider"), Settings.of(crawler), report, self.engine),
-            *(Identifier(crawler, Settings.of(crawler)), InFlight(self.engine, report)),
+            *(identifier, InFlight(self.engine, report, identifier)),
         )
         dupefilter = SimpleNamespace(log=lambda request, _: self.dropped.append(request))
         self.frontier = Frontier(crawl, self.backend, None, dupefilter)

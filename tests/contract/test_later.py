@@ -12,10 +12,13 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 from support.internals import database_of
+from support.lines import lines_of
 
+from scrapy_bloom.crawl import later
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import later as module
+from scrapy_bloom.local import queue
 from scrapy_bloom.local.later import Later, stored_holds, stored_requests
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.store import Store
@@ -61,7 +64,7 @@ class Job:
         names = []
         while (taken := self.queues.pop()) is not None:
             names.append(taken[0].url.rpartition("/")[2])
-            self.store.done(taken[1])
+            self.store.done(taken[1].row)
         return names
 
     def kill(self):
@@ -133,13 +136,54 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
     for slot in "aabc":
         assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
-    held = ["a", "c", "other"]
-    assert job.queues.size_without(held) == 1
-    request, _ = job.queues.pop(held)
-    assert slot_of(request) == "b"
-    assert job.queues.pop(held) is None
-    assert len(job.queues) == 3
-    assert [slot_of(job.queues.pop()[0]) for _ in range(3)].count("a") == 2
+    for slot in ("a", "c", "other"):
+        job.later.hold(slot, 10)
+    assert job.queues.ready == 1
+    for slot in "ba":
+        assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
+    for _ in range(2):
+        request, taken = job.queues.pop()
+        assert slot_of(request) == "b"
+        job.store.done(taken.row)
+    assert job.queues.pop() is None
+    assert (len(job.queues), job.queues.ready) == (4, 0)
+    job.store.commit()
+    job.kill()
+    assert job.queues.pop() is None
+    job.pass_time(11)
+    job.later.move_due()
+    assert sorted(slot_of(job.queues.pop()[0]) for _ in range(4)) == [*"aaac"]
+    assert len(job.queues) == job.queues.ready == 0
+    job.store.abandon()
+
+
+def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
+    """Each hold wrote all of them, and each request that was taken hid them and showed them."""
+    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
+    sizes, lines = [], []
+    for count in (1, 1000):
+        for number in range(count):
+            held = f"held-{count}-{number}"
+            assert job.queues.push(Request("http://a/", meta={"slot": held})) is None
+            job.later.hold(held, 10)
+        job.store.commit()
+        before = set(job.store.meta.items())
+        job.later.hold("another", 10 + count)
+        sizes.append(sum(len(note) for _, note in {*job.store.meta.items()} - before))
+        assert job.queues.push(Request("http://a/", meta={"slot": "free"})) is None
+        lines.append(lines_of((later, module, queue), job.queues.pop))
+    assert sizes[1] < 20 * sizes[0]
+    assert lines[1] == lines[0]
+    assert len(stored_holds(job.store)) == 1002
+    job.store.abandon()
+
+
+def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
+    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
+    for seconds in (0, -1):
+        assert job.queues.push(Request("http://a/")) is None
+        job.later.hold("a", seconds)
+        assert job.pop() == [""]
     job.store.abandon()
 
 
@@ -148,8 +192,8 @@ def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
         assert job.queues.push(Request(f"http://a/{number}")) is None
     aside = []
     while job.later.has_room:
-        request, row = job.queues.pop()
-        assert job.later.postpone(request, row, job.now + 20)
+        request, taken = job.queues.pop()
+        assert job.later.postpone(request, taken, job.now + 20)
         aside.append(request.url.rpartition("/")[2])
     assert len(aside) == 100
     assert len(job.store) == 150

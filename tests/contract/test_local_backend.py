@@ -29,6 +29,7 @@ class Engine(SimpleNamespace):
 async def opened_in(job):
     """Return a job directory in which all hosts share one queue; and its engine."""
     crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
+    engine.is_from_start = lambda _: False
     settings = Settings.of(crawler)
     crawl = Crawl(
         *(crawler, Spider("spider"), settings, Report(crawler), engine),

@@ -104,6 +104,9 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
         frozen.add(b"new")
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*use of fork:DeprecationWarning"
+)  # of the test runner's thread
 def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen = without_memory(server.url, key)
     one, two, three = fingerprints(3)

@@ -13,6 +13,7 @@ from scrapy_bloom.redis import key as keys
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.values import LONGEST
 
 NOW = 1_700_000_000.0
 SECOND = Pace(1.0, 0.0)
@@ -153,6 +154,33 @@ def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
     set_clock(NOW + 62)
     worker.exchange()
     assert server.client().zcard(beginning(key) + "holds") == 0
+
+
+def test_a_slot_that_is_left_alone_for_ever_is(join, set_clock):
+    worker = join()
+    worker.offer("a", slot="a")
+    hold(worker, b"a", LONGEST)
+    set_clock(NOW + 365 * 24 * HOUR)
+    assert not worker.exchange(9).taken
+
+
+@pytest.mark.parametrize("kind", ["frees", "holds"])
+def test_as_many_slots_are_forgotten_as_are_added(server, key, join, set_clock, kind):
+    """However many they are, once a second 500 were."""
+    worker, most = join(Pace(0.1, 0.0)), 0
+    for step in range(10):
+        set_clock(NOW + step * 0.2)
+        slots = [f"{step}:{n}" for n in range(400)]
+        if kind == "holds":
+            until = time.monotonic() + 0.1
+            worker.queue.next_call.holds.update((slot.encode(), until) for slot in slots)
+        else:
+            for slot in slots:
+                worker.offer(slot, slot=slot)
+            worker.say()
+        worker.exchange(500)
+        most = max(most, server.client().zcard(beginning(key) + kind))
+    assert most <= 2 * 400
 
 
 def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join, set_clock):

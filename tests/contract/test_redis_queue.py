@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from support import short_leases
@@ -58,27 +59,64 @@ def test_batches_larger_than_the_filter_are_taken_whole(join):
 # Requests that nobody can read, and those that kill their workers
 
 
-def test_an_unreadable_request_goes_to_the_end_and_after_ten_tries_to_the_failed_list(join, key):
-    worker, order = join(), []
-    for number in range(3):
-        worker.offer(number, priority=9 - number)
+def refuse(worker, *names):
+    """Say that a worker cannot read these, of those that it has."""
+    for name in names:
+        worker.queue.release(worker.have.pop(name), "unreadable")
     worker.say()
+
+
+def test_what_one_worker_cannot_read_goes_to_those_that_have_not_tried(join, server, key):
+    """One that took it ten times over put it on the failed list within seconds."""
+    new, old = join(), join()
+    new.offer(*"abcd")
+    assert new.take(4) == list("abcd")
+    old.say()
+    refuse(new, "b", "c")
     for _ in range(MOST_TRIES + 2):
-        for name in worker.take(1):
-            order.append(name)
-            taken = worker.have.pop(name)
-            if name == "0":
-                worker.queue.release(taken, "unreadable")
-            else:
-                worker.queue.end(taken)
+        assert new.take(9) == []
+    assert left(server, key) == (2, 2, 0)
+    assert sorted(old.take(2) + old.take(2)) == ["b", "c"]
+    assert [taken.tries for taken in old.have.values()] == [0, 0]
+    refuse(old, "c")
+    assert new.take(9) == old.take(9) == []
+    late = join()  # it comes while there is something to do
+    assert late.take(9) == ["c"]
+    for worker in (new, old, late):
+        worker.done()
         worker.say()
-    assert order == ["0", "1", "2"] + ["0"] * (MOST_TRIES - 1)
-    assert worker.queue.counts.failed == 1
-    assert requests(worker, key, "failed") == ["0"]
-    (row,) = Reader(worker.queue.worker, key).failed()
-    worker.queue.shared.call(Call(restored={row.key: row.request.member}))
-    assert requests(worker, key, "queue") == ["0"]
-    assert [taken.tries for taken in worker.exchange(1).taken] == [0]
+    assert left(server, key) == (0, 0, 0)
+
+
+def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(join, server, key):
+    one, two, dead = join(), join(), join()
+    one.offer(*"abc")
+    one.take(3)
+    two.say()
+    dead.say()
+    refuse(one, "a", "b")
+    let_die(server, dead, key)
+
+    def sweep():
+        all_are_well(server, key)
+        one.queue.shared.beat()
+        return left(server, key)
+
+    assert sweep() == sweep() == (2, 1, 0)
+    assert sorted(two.take(4)) == ["a", "b"]
+    refuse(two, "a", "b")
+    assert sweep() == (2, 1, 0)  # the third one may lead to something that brings another worker
+    one.done()
+    one.say()
+    assert sweep() == (0, 0, 2)
+    one.say()
+    assert one.queue.is_over()
+    assert sorted(requests(one, key, "failed")) == ["a", "b"]
+    rows = [*Reader(one.queue.worker, key).failed()]
+    assert [each.failed.kind for each in rows] == ["unreadable"] * 2
+    one.queue.shared.call(Call(restored={row.key: row.request.member for row in rows}))
+    assert sorted(one.take(2)) == ["a", "b"]
+    assert [taken.tries for taken in one.have.values()] == [0, 0]
 
 
 def let_die(server, worker, key):
@@ -159,6 +197,46 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
 
 
 # Workers that stand still
+
+
+def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server, join, key):
+    """Each gives up its lease, also if it is not dead."""
+    rescuer = join()
+    rescuer.offer("a")
+    rescuer.say()
+    for _ in range(MOST_TRIES):
+        with Crawler(server.url, key) as victim:
+            assert victim.take(1) == ["a"]
+            victim.queue.shared.beat(give_up=True)
+            assert not victim.queue.has_lease
+            all_are_well(server, key)
+            rescuer.queue.shared.beat()
+            assert victim.exchange().void
+    assert left(server, key) == (0, 0, 1)
+    (failed,) = Reader(rescuer.queue.worker, key).failed()
+    assert failed.note == "blocked"
+
+
+@pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
+def test_a_blocked_event_loop_costs_the_lease_after_a_time(
+    server, join, key, monkeypatch, caplog, share, keeps
+):
+    """Callbacks of 40 and 50 s are no reason. While pipelines close, nobody asks."""
+    short_leases.shorten(monkeypatch)
+    worker, asked = join(), []
+    worker.offer("a")
+    worker.take(1)
+
+    def blocked():
+        asked.append(1)
+        return share * upkeep.BLOCKED
+
+    worker.queue.pulse = SimpleNamespace(blocked=blocked, stack=lambda: "in parse")
+    until(lambda: len(asked) > 3)
+    worker.queue.pulse = None
+    assert (b"blocked" not in b"".join(server.client().hvals(key))) is keeps
+    assert caplog.text.count("gives up its lease") == (not keeps)
+    assert worker.exchange().void is not keeps
 
 
 @pytest.mark.parametrize(("seconds", "dead"), [(13, False), (LEASE + 1, True)])
@@ -247,6 +325,22 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
         monkeypatch.undo()
         one.say()
         assert one.queue.has_lease
+
+
+def test_what_a_heartbeat_learns_makes_a_call(server, join, key):
+    """A worker with requests in hand and nothing to say stood still for ever."""
+    one, two = join(), join()
+    one.offer("a")
+    two.take(1)
+    let_die(server, two, key)
+    one.queue.shared.beat()
+    assert two.queue.prepare(0) is None
+    two.queue.shared.beat()
+    assert not two.queue.has_lease
+    assert two.queue.prepare(0) is not None
+    assert two.exchange().void
+    assert two.queue.has_lease
+    assert two.queue.prepare(0) is None
 
 
 # What vanishes, and what is in the way

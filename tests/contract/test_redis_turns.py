@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.lease_times import all_are_well, shift_leases
 from support.queues import left
+from support.waiting import until
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.redis import key as keys
@@ -151,6 +152,15 @@ def test_busy_slots_come_last_and_with_a_delay_not_at_all(join):
 # Turns that are not used
 
 
+def test_a_worker_may_have_enough_of_any_number_of_slots(join):
+    """At some 8,000 Lua could not hand them on, and all marks were dropped."""
+    worker, slots = join(UNPACED), [f"host {n}" for n in range(8100)]
+    for slot in slots:
+        worker.offer(slot, slot=slot)
+    worker.say()
+    assert len(worker.exchange(9, busy=[slot.encode() for slot in slots]).taken) == 9
+
+
 @pytest.mark.usefixtures("far")
 def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join):
     worker = join(SECOND)
@@ -178,6 +188,38 @@ def test_what_is_put_back_gives_its_turn_back(join):
     assert names(again) == names(taken)
     assert again[0].start == pytest.approx(taken[0].start, abs=1.0)
     assert gaps(again) == [pytest.approx(1.0, abs=1e-3)] * 2
+
+
+# What is kept of slots
+
+
+def test_of_slots_that_have_ended_no_pace_is_kept(server, join, key):
+    """AutoThrottle tells it with the last page, and nothing removed it."""
+    worker, slots = join(Pace(0.001, 0.0)), [f"host {n}" for n in range(200)]
+    for slot in slots:
+        worker.offer(slot, slot=slot)
+    worker.take(200)
+    until(lambda: not (worker.exchange(), turns_of(server, key, "frees"))[1])
+    worker.queue.next_call.paces.update((slot.encode(), SECOND) for slot in slots)
+    worker.done()
+    worker.exchange()
+    assert server.client().hlen(beginning(key) + "delays") == 0
+
+
+def test_what_is_kept_of_dead_workers_is_bounded(server, join, key):
+    """Each sweep read the records of a day: with a kill a second these were 86,400."""
+    worker, client = join(UNPACED), server.client()
+    now = client.time()[0]
+    records = {f"w:{n}": f"7 dead {now - n}" for n in range(1000)}
+    client.hset(key, mapping=records)
+    sweep(server, worker, key)
+    assert {*records} & {name.decode() for name in client.hkeys(key)} == {*[*records][:200]}
+
+
+def sweep(server, worker, key):
+    """Let a heartbeat find that a sweep is due."""
+    all_are_well(server, key)
+    worker.queue.shared.beat()
 
 
 # Losses

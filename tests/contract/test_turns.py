@@ -15,6 +15,7 @@ from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.values import LONGEST
 
 
 class Slot:
@@ -217,6 +218,23 @@ def test_a_delay_that_is_no_longer_configured_is_taken_back(worker):
     assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
 
 
+def test_a_pace_that_the_server_has_forgotten_is_told_again(monkeypatch):
+    """It keeps them only for slots with requests."""
+    worker = Worker(monkeypatch, delay=0.0, a={"delay": 3.0})
+    worker.take(0.0, delay=0.0)
+    request, slot = worker.send()
+    slot.delay = 3.0
+    worker.end(request)
+    assert worker.turns.take_paces() == {b"a": Pace(3.0, 0.0)}
+
+
+@pytest.mark.parametrize("seconds", [0, float("inf")])
+def test_a_slot_may_be_left_alone_for_any_time(worker, seconds):
+    (held,) = worker.turns.hold(Request("http://a/"), seconds).items()
+    assert held[0] == b"a"
+    assert held[1] == worker.now + min(seconds, LONGEST)
+
+
 def test_autothrottle_is_shared(monkeypatch):
     worker = Worker(monkeypatch, delay=5.0, adjusts=True)
     worker.take(0.0, delay=5.0)
@@ -252,6 +270,12 @@ def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
     worker.now += 60
     assert worker.turns.pop() is after
     assert worker.turns.take_returning() == []
+
+
+def test_a_slot_that_is_left_alone_for_no_time_is_served(worker):
+    (taken,) = worker.take(0.0)
+    assert worker.turns.hold(Request("http://a/"), 0) == {b"a": worker.now}
+    assert worker.turns.pop() is taken
 
 
 def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypatch):

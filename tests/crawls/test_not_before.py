@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.engine import call_later
-from scrapy_bloom.local import backend as local
+from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
 from scrapy_bloom.signals import hold_slot
 
@@ -48,7 +48,7 @@ NO_JITTER = (
 @pytest.fixture
 def restless(monkeypatch):
     """Nothing but its own timers wakes a crawl, which is idle whenever it waits."""
-    for module in frontier, local, pacing:
+    for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", 0.0)
     for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
         if hasattr(ExecutionEngine, name):
@@ -167,6 +167,26 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
     assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
     assert crawler.stats.get_value("bloom/frontier/later") == 1
+
+
+@ensureDeferred
+async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, caplog):
+    """Nothing waits for a time then: to say until when raised an error."""
+
+    class Fed(Follower):
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.feed, signal=signals.spider_idle)
+            return spider
+
+        def feed(self):
+            self.crawler.engine.crawl(Request(self.url + "fed"))
+
+    with Pages(fan("a") | {"/fed": []}) as pages:
+        await crawl(Fed, kept, url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/a": 1, "/fed": 1}
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 # Hosts
@@ -309,7 +329,7 @@ async def test_other_hosts_are_not_held_up(kept, settings, count):
 
 @ensureDeferred
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
-    for module in frontier, local, pacing:
+    for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
     with Pages(fan(busy=busy(LONG))) as pages:
         crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")

@@ -8,7 +8,7 @@ from scrapy import Request
 from support.crawling import Follower, at, crawl
 from support.sites import Pages
 
-pytestmark = pytest.mark.each_scrapy
+pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 
 def paths(site, urls):
@@ -143,3 +143,41 @@ async def test_a_request_that_a_middleware_sends_again_for_ever_ends(place):
         settings = {**place, "DOWNLOADER_MIDDLEWARES": {Again: 560}}
         await crawl(settings=settings, url=site.url + "/")
     assert site.hits == {"/": 1, "/a": 21}
+
+
+class Again(Follower):
+    """Requests a page again, whatever the filter says."""
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/again") and len(self.parsed) < 9:
+            yield response.request.replace(dont_filter=True)
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_what_a_page_redirects_to_after_a_retry_is_filtered_if_the_page_was(place):
+    """The retry is not filtered, and Scrapy's redirect keeps that."""
+    asked = Counter()
+
+    def first(status, then):
+        def page(path, _cookie):
+            asked[path] += 1
+            return status if asked[path] == 1 else then(path)
+
+        return page
+
+    pages = {
+        "/": ["/target", "/other", "/self", "/again"],
+        "/target": [],
+        "/other": "/mid",
+        "/mid": first(503, lambda _: "/target"),  # was fetched twice
+        "/self": first(503, lambda path: "/target" if asked[path] > 2 else path),
+        "/again": first(503, lambda path: "/target" if asked[path] > 2 else []),
+    }
+    with Pages(pages) as site:
+        settings = place | {"CONCURRENT_REQUESTS": 1}
+        crawler = await crawl(Again, settings, url=site.url + "/")
+    assert site.hits == {"/": 1, "/target": 2, "/other": 1, "/mid": 2, "/self": 3, "/again": 3}
+    # The spider has asked for it again itself, without the filter, after the retry.
+    assert paths(site, crawler.spider.parsed) == ["/", "/again", "/target", "/target"]

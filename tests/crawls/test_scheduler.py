@@ -5,10 +5,12 @@ import math
 import pickle
 import random
 import re
+import shlex
 import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -20,7 +22,7 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.settings import default_settings
+from scrapy.settings import Settings, default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept
 from support.filters import contents
 from support.graceful_stop import Stopping, stop_after
@@ -28,9 +30,10 @@ from support.internals import scheduler_of
 from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 
+from scrapy_bloom.commands.runner import call
 from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.local import backend as frontier
+from scrapy_bloom.local import backend
 from scrapy_bloom.local.store import Store
 
 pytestmark = pytest.mark.server
@@ -227,7 +230,9 @@ on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
     ],
 )
 @pytest.mark.each_scrapy
-async def test_a_job_of_scrapys_own_scheduler_is_resumed(job, by, queue, filter_class):
+async def test_a_job_of_scrapys_own_scheduler_is_refused_and_its_copy_resumes(
+    job, by, queue, filter_class, caplog
+):
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": by,
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
@@ -237,27 +242,35 @@ async def test_a_job_of_scrapys_own_scheduler_is_resumed(job, by, queue, filter_
         await crawl(Stopping, before, url=pages.url)
         missed = set(pages.missed)
         assert missed
-        assert (job / "requests.queue" / "active.json").exists()
-        crawler = await crawl(Follower, kept(job, **settings), url=pages.url)
+        before = contents(job)
+        said = await crawl_refused(kept(job, **settings), caplog)
+        assert contents(job) == before
+        scrapy_, bloom, *words = shlex.split(re.search("'(scrapy bloom copy .*)'", said)[1])
+        assert (scrapy_, bloom) == ("scrapy", "bloom")
+        assert ("--stopped" in words) is (filter_class == RFP)  # our filter knows it
+        assert call(*words[:1], words[1:], Settings(settings)) == 0
+        new = Path(words[2])
+        crawler = await crawl(Follower, kept(new, **settings), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert rows(job) == []
-    assert not (job / "requests.queue").exists()
+    assert rows(new) == []
+    assert contents(job) == before
     assert crawler.stats.get_value("bloom/restored") > 0
 
 
 @ensureDeferred
-async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, caplog):
+async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, bloom):
     with site() as pages:
         await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
     folder = job / "requests.queue"
     queues = [p for p in folder.rglob("*") if p.is_file()]
     queue = max(queues, key=lambda path: path.stat().st_size)
     before = {path: path.read_bytes() for path in [*queues, job / "bloom.sqlite"]}
-    said = await crawl_refused(kept(job, SCHEDULER_DISK_QUEUE=FIFO), caplog)
-    assert f"{queue}: found a queue" in said
+    code, _, (error,) = bloom(f"copy {job} {job.parent / 'new'}", SCHEDULER_DISK_QUEUE=FIFO)
+    assert (code, f"{queue}: found a queue" in error) == (2, True)
     assert {path: path.read_bytes() for path in before} == before
     assert [path.name for path in job.glob("bloom.sqlite*")] == ["bloom.sqlite"]
+    assert contents(job.parent / "new") == {}
 
 
 def ours_in(job):
@@ -358,7 +371,7 @@ def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
 @ensureDeferred
 async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     caplog.set_level(logging.INFO)
-    chosen = kept(job, BLOOM_CANONICAL="usual", BLOOM_EXACT=True)
+    chosen = kept(job, BLOOM_CANONICAL="usual")
     with site() as pages:
         await crawl(Stopping, chosen, url=pages.url)
         crawler = await crawl(Follower, chosen, url=pages.url)
@@ -366,17 +379,17 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
         r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.crawl.report"
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
-    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual', exact"
+    size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: [1-9]\d* requests? done in this run, \d+ pages known, \d+ links checked,"
-        r" (\d+) requests waiting, expected loss 0\.0 pages",
+        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to seen pages,)?"
+        r" (\d+) waiting; expected loss 0\.0 pages\.",
         stopped,
     )
     assert summary, stopped
     waiting = f"{summary[1]} requests to fetch"
     assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
-    assert ", 0 requests waiting, " in finished
+    assert ", 0 waiting; " in finished
 
 
 # What it refuses
@@ -494,12 +507,13 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
         await crawl(Stopping, kept(job), url=pages.url)
         before = stored_in(job)
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "read", read)
-            patched.setattr(frontier, "INTERVAL", 600)  # nothing is committed before that
+            patched.setattr(Store, "rows", read)
+            patched.setattr(backend, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
         assert crawler.stats.get_value("finish_reason") == "bloom_state"
         assert (
-            "is damaged (database disk image is malformed); nothing more is written" in caplog.text
+            "cannot be read (database disk image is malformed); nothing more is written. Start the"
+            " crawl again first" in caplog.text
         )
         assert stored_in(job) == before
         await crawl(Follower, kept(job), url=pages.url)
@@ -575,16 +589,16 @@ class Heavy:
         self.clock = clock
 
     def __reduce__(self):
-        self.clock.append(self.clock[-1] + 1.0)
+        self.clock.append(self.clock[-1] + 100.0)
         return int, (len(self.clock),)  # another one each time
 
 
 @ensureDeferred
 async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypatch):
-    """Ten seconds pass before the next commit, in which the crawl is over."""
+    """A quarter of an hour passes before the next commit, in which the crawl is over."""
     clock = [0.0]
-    monkeypatch.setattr(frontier, "perf_counter", lambda: clock[-1])
-    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
+    monkeypatch.setattr(backend, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl has few commits anyhow
 
     class Loaded(Follower):
         def parse(self, response):
@@ -595,7 +609,49 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
         await crawl(Loaded, kept(job), url=pages.url)
     assert pages.missed == set()
     # At the first commit, perhaps one more, and at the end; by Scrapy, too.
-    assert 2 <= clock[-1] <= 5
+    assert 200 <= clock[-1] <= 500
+
+
+@ensureDeferred
+async def test_start_requests_that_wait_are_not_stored_again_by_each_run(job):
+    class Many(Follower):
+        async def start(self):
+            for number in range(20):
+                yield Request(f"{self.url}?{number}", dont_filter=True)
+
+    stops = {"CLOSESPIDER_PAGECOUNT": 4, "CONCURRENT_REQUESTS": 1}
+    with Pages({"/": []}) as pages:
+        crawlers = [await crawl(Many, kept(job, **stops), url=pages.url + "/") for _ in range(3)]
+        await crawl(Many, kept(job), url=pages.url + "/")
+    waiting = [stat(crawler, "pending") for crawler in crawlers]
+    # What a run has done is stored again by the next one, as start() wants: but not what waits.
+    assert max(waiting) <= 20
+    assert set(pages.hits) == {f"/?{number}" for number in range(20)}
+
+
+@ensureDeferred
+async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
+    """They stay there until the next commit, which waits the longer the more it writes."""
+    monkeypatch.setattr(backend, "PAUSE", 1e6)
+    monkeypatch.setattr(backend, "INTERVAL", 0)
+    monkeypatch.setattr(backend, "MOST_NEW", 50_000)
+    sizes = []
+    commit = Store.commit
+
+    def counted(self, **how):
+        sizes.append(self.new_bytes)
+        commit(self, **how)
+
+    class Large(Follower):
+        def request(self, response, href):
+            return response.follow(href, meta={"large": bytes(20_000)})
+
+    monkeypatch.setattr(Store, "commit", counted)
+    with site() as pages:
+        await crawl(Large, kept(job, CONCURRENT_REQUESTS=1), url=pages.url)
+    assert pages.missed == set()
+    assert len(sizes) > 9
+    assert max(sizes) < 500_000  # one page has up to nine links
 
 
 @ensureDeferred

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from pytest_twisted import ensureDeferred
+from support import short_leases
 from support.crawling import KEPT, crawl, messages
 from support.graceful_stop import stop
 from support.in_flight import pages_of, taken_by
@@ -81,6 +82,25 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
     assert site.missed == set()
     assert set(site.repeated) <= had
     assert last.reason == "finished"
+    assert queue_is_empty(server)
+
+
+def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
+    site, server, tmp_path, monkeypatch
+):
+    """Its heartbeats went on, and the crawl never ended."""
+    short_leases.shorten_blocked(monkeypatch)
+    with shared(site, server, tmp_path) as workers:
+        runs = [workers.join(spider="hanging") for _ in range(2)]
+        until(lambda: any(run.ended for run in runs))
+        hung, other = sorted(runs, key=lambda run: run.ended)
+        assert other.reason == "finished"
+        assert "gives up its lease, because its event loop has been blocked for" in hung.log
+        assert "in parse" in hung.log  # where it is
+        named = r"waiting for \d+ requests? in flight \(\S+:(\d+) has \d+, for \d+ s\)"
+        assert set(re.findall(named, other.log)) <= {str(hung.pid)}
+    assert site.missed == set()
+    assert 0 < len(site.repeated) < site.pages / 2
     assert queue_is_empty(server)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal as signals_of_os
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -13,7 +14,8 @@ from scrapy.exceptions import CloseSpider
 from support import kept_spiders
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
 from support.graceful_stop import Stopping
-from support.lease_times import shift_leases
+from support.in_flight import taken_by
+from support.lease_times import all_are_well, shift_leases
 from support.localredis import free_port
 from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
@@ -23,11 +25,12 @@ from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from scrapy_bloom.crawl.engine import call_later, close_spider
+from scrapy_bloom.crawl.engine import Pulse, call_later, close_spider
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import delete
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -178,7 +181,7 @@ async def test_a_request_that_older_code_cannot_read_is_not_lost(shared, server,
         assert older.stats.get_value("finish_reason") == "finished"
         assert left(server, key) == (0, 0, 1)
         assert caplog.text.count("cannot be read by this worker") == 1
-        assert "1 request on the failed list, after 10 tries" in caplog.text
+        assert "1 request on the failed list: no worker could read it" in caplog.text
     assert pages.hits == {"/": 1}
 
 
@@ -284,6 +287,44 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server
     assert pages.repeated == {}
 
 
+@ensureDeferred
+async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
+    pulse, seen, done = Pulse(), [], threading.Event()
+
+    def watch():
+        until(lambda: pulse.blocked() > 0.2)
+        seen.append(pulse.stack())
+        done.set()
+
+    watched = deferToThread(watch)
+    until(done.is_set)
+    await watched
+    assert "until(done.is_set)" in seen[0]
+    await deferToThread(until, lambda: pulse.blocked() < 0.1)
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, caplog, monkeypatch):
+    """They write files, say. What this worker has done is reported after that."""
+    monkeypatch.setattr(upkeep, "LEASE", 3.0)
+    blocked = []
+
+    class Slow:
+        def close_spider(self, spider=None):  # noqa: ARG002
+            monkeypatch.setattr(upkeep, "BLOCKED", 0.5)  # shorter, and a slow machine is blocked
+            since, before = time.monotonic(), len(caplog.records)
+            until(lambda: time.monotonic() - since > 1.5)
+            blocked.append([each for each in caplog.records[before:] if "gives up" in each.msg])
+            monkeypatch.setattr(upkeep, "BLOCKED", 600.0)
+
+    settings = shared | {"ITEM_PIPELINES": {Slow: 500}}
+    with Pages(fan("a")) as pages:
+        await crawl(settings=settings, url=pages.url + "/")
+    assert blocked == [[]]
+    assert pages.hits == {"/": 1, "/a": 1}
+
+
 # Faults
 
 
@@ -358,6 +399,30 @@ async def test_a_server_that_has_answered_is_waited_for_at_the_start(
 
 
 @ensureDeferred
+@pytest.mark.each_scrapy
+async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_server, caplog, key):
+    """By an extension, say. It went to Scrapy's memory queue, and closed the spider."""
+    own_server.client().config_set("min-replicas-to-write", 1)
+    dropped = []
+    with Pages(fan("a", "early")) as pages:
+        crawler = make_crawler(Follower, own)
+        crawler.signals.connect(
+            lambda request: dropped.append(request.url), signals.request_dropped, weak=False
+        )
+        crawling = crawler.crawl(url=pages.url + "/")
+        await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
+        for _ in range(2):
+            crawler.engine.crawl(Request(pages.url + "/early"))
+        own_server.client().config_set("min-replicas-to-write", 0)
+        await crawling
+    assert pages.hits == {"/": 1, "/a": 1, "/early": 1}
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert dropped == [pages.url + "/early"] * 2  # the second one, and the link to it
+    assert "AssertionError" not in caplog.text
+    assert left(own_server, key) == (0, 0, 0)
+
+
+@ensureDeferred
 async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
     """It may await what is asyncio's, as when it runs for the first time."""
 
@@ -377,6 +442,37 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
         await crawl(Unlucky, shared, url=pages.url)
     assert pages.missed == set()
     assert Unlucky.starts == 3
+
+
+@ensureDeferred
+async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
+    own, own_server, key, caplog, monkeypatch
+):
+    """It has a request that waits for its turn, none in flight, and nothing to say."""
+    monkeypatch.setattr(upkeep, "LEASE", 0.5)
+    monkeypatch.setattr("scrapy_bloom.redis.key.AHEAD", 60.0)
+    client, other = own_server.client(), Worker(Server(own_server.url), 10.0)
+
+    def is_dead():
+        shift_leases(own_server, key, -3600)
+        all_are_well(own_server, key)
+        other.run("beat", key, client.hget(key, "epoch"), "other", LEASE, MOST_TRIES)
+        return any(b" dead " in value for value in client.hvals(key))
+
+    def die():
+        until(lambda: taken_by(own_server, os.getpid()) == [pages.url + "/a"])
+        until(is_dead)  # it may be just renewing its lease
+
+    settings = own | {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 3, "CLOSESPIDER_TIMEOUT": 60}
+    with Pages(fan("a")) as pages:
+        crawling = make_crawler(Follower, settings)
+        running = crawling.crawl(url=pages.url + "/")
+        await deferToThread(die)
+        await running
+    other.close()
+    assert crawling.stats.get_value("finish_reason") == "finished"
+    assert pages.hits == {"/": 1, "/a": 1}
+    assert "this worker missed its lease of 0.5 s" in caplog.text
 
 
 @ensureDeferred

@@ -19,7 +19,7 @@ def test_sqlite_opens_strange_paths(tmp_path, name):
     path.parent.mkdir()
     for mode, known in (("new", False), ("old", True)):
         store = Store(path)
-        assert store.seen.add(b"page") is known, mode
+        assert store.filter.add(b"page") is known, mode
         store.close()
     assert [one.name for one in path.parent.iterdir()] == ["bloom.sqlite"]
     with pytest.raises(sqlite3.OperationalError):

@@ -162,7 +162,7 @@ async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter
         assert len(pages.hits) < 60
         for _ in range(2):
             crawler = Crawler(Stopping, settings)
-            await crawler.crawl(url=pages.url + "/")
+            await crawler.crawl(url=pages.url + "/")  # the last of RFP's is refused
             chosen.append((crawler.settings["SCHEDULER"], crawler.settings["DUPEFILTER_CLASS"]))
         pages.hits.pop("/")  # Scrapy does not filter start requests
         assert pages.hits == dict.fromkeys(links, 1)

@@ -10,12 +10,12 @@ import pytest
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
-from support.jobs import SPIDER, kept_job, open_job, stored_job
+from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
 from support.localredis import keys
 from support.processes import run_line
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands import VERBS, runner
+from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, SharedKey
@@ -246,9 +246,9 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
         ("info redis://localhost:1#a", "refused"),
         ("contains job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
-        ("copy job other", "found a path, expected the URL of a Redis server"),
-        ("copy waiting {}", "are in Scrapy's own queue"),
-        ("copy exact {}", "found the table of BLOOM_EXACT"),
+        ("copy job job", "job: found a filter, expected nothing"),
+        ("copy waiting {}", "requests.queue is not as that left it"),
+        ("copy nowhere new", "found no filter, and no job of Scrapy's own scheduler"),
         ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
@@ -260,7 +260,6 @@ def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said
     stored_job(job.parent / "waiting", fingerprints(5))
     (job.parent / "waiting" / "requests.queue").mkdir()
     (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
-    stored_job(job.parent / "exact", fingerprints(9), BLOOM_EXACT=True)
     server.client().hset("other", "none", "of ours")
     before = contents(job.parent)
     line, _, setting = line.replace("{}", f"{server.url}#other").partition(" -s ")
@@ -338,6 +337,23 @@ def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, se
     with lock_job(job):  # a copy would be crawled as well, and each page fetched twice
         code, _, (error,) = bloom(f"copy job {server.url}#{next(keys)}")
     assert (code, "is using this job directory" in error) == (2, True)
+
+
+def test_a_crawl_that_stops_just_before_its_job_is_copied_is_copied_whole(
+    bloom, job, server, monkeypatch
+):
+    """What it has written last is not in a file that was read before the lock was free."""
+    crawl = open_job(job.parent / "kept", requests=True)
+
+    def stop_and_lock(folder):
+        crawl.store.push(crawl.store.queue("0", None), stored(Request(URLS[0])))
+        assert crawl.close()
+        return lock_job(folder)
+
+    monkeypatch.setattr(copy_from, "lock_job", stop_and_lock)
+    code, lines, errors = bloom(f"copy kept {server.url}#{next(keys)}")
+    assert (code, errors) == (0, [])
+    assert lines[0].endswith("0 pages and 1 request copied")
 
 
 @pytest.mark.usefixtures("job")

@@ -44,7 +44,7 @@ class Site:
         """Answer a request; return the delay of its retry, None if it has none."""
         request = Request(URL, meta={"download_slot": slot})
         headers = {} if wish is None else {"Retry-After": wish}
-        response = Response(URL, status=status, headers=headers, **fields)
+        response = Response(URL, status=status, **{"headers": headers, **fields})
         assert self.middleware.process_response(request, response) is response
         return request.meta.get("bloom_delay")
 
@@ -83,6 +83,18 @@ def test_a_wish_may_be_a_date():
     assert read_wish(formatdate(time.time() - 90, usegmt=True).encode()) < 0
     assert read_wish(b"Tue, 99 Foo 2026 25:00:00 GMT") == 0
     assert read_wish(b"9" * 500) == float("inf")
+
+
+@pytest.mark.parametrize("ahead", [-3600, 600])
+def test_a_date_is_read_by_the_clock_of_the_host(site, ahead):
+    now = time.time() + ahead
+    date, until = (formatdate(when, usegmt=True) for when in (now, now + 90))
+    assert site.answer(503, until, headers={"Date": date, "Retry-After": until}) == 90
+
+
+def test_a_date_beside_one_that_cannot_be_read_is_read_by_the_clock_of_this_machine():
+    until = formatdate(time.time() + 90, usegmt=True).encode()
+    assert read_wish(until, b"soon") == pytest.approx(90, abs=5)
 
 
 def test_a_long_wish_is_cut(site):

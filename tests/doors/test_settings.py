@@ -61,7 +61,6 @@ def test_each_form_of_a_value_is_read(name, written, value):
         ("REDIS_KEY", [None], ""),
         ("REDIS_TIMEOUT", [0], ""),
         ("ON_BACKEND_ERROR", ["ignore", "allow", "wait"], ""),
-        ("EXACT", ["yes", 2], "True or False"),
         ("CANONICAL", ["unusual"], ""),
     ],
 )

@@ -2,16 +2,24 @@
 
 import json
 import resource
+import sqlite3
+from contextlib import closing
+from itertools import count
 
 import pytest
 from pytest_twisted import ensureDeferred
-from support.crawling import Follower, crawl
+from support.crawling import Follower, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
 from support.localsite import LocalSite
 from support.waiting import until
 
-from scrapy_bloom.local import backend as frontier
+from scrapy_bloom import LocalFilter
+from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.local import backend
+from scrapy_bloom.local.queue import Queues
+from scrapy_bloom.signals import before_commit
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
@@ -92,6 +100,98 @@ def test_a_stop_on_a_full_disk_is_like_a_kill(project):
         assert site.missed == set()
 
 
+class Saving(Follower):
+    """Cannot save items until more than ten pages are fetched, and then no more for a while."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **keywords):
+        self = super().from_crawler(crawler, *arguments, **keywords)
+        crawler.signals.connect(self.save, signal=before_commit)
+        self.tries, self.rows = [], 0
+        return self
+
+    def save(self):
+        tries = self.tries
+        if len(tries) < 9 or not 10 < tries[-1] == tries[-9]:
+            tries.append(len(self.parsed))
+            raise OSError("no room")
+        if not self.rows:
+            with closing(sqlite3.connect(f"{self.settings['JOBDIR']}/bloom.sqlite")) as database:
+                (self.rows,) = database.execute("SELECT count(*) FROM requests").fetchone()
+
+
+@ensureDeferred
+async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_are_fetched(
+    job, monkeypatch
+):
+    """Else a kill goes back to where that began, and the items of all pages are in memory."""
+    monkeypatch.setattr(backend, "INTERVAL", 0.001)
+    for name, value in (("_SOONEST", 0.001), ("_SLOWEST", 0.01), ("MOST_UNWRITTEN", 10)):
+        monkeypatch.setattr(frontier, name, value)
+    with LocalSite(pages=150, links=6) as site:
+        crawler = await crawl(Saving, kept(job), url=site.url)
+        assert (site.missed, site.repeated) == (set(), {})
+    fetched = crawler.spider.tries[-1]
+    assert 10 < fetched < 100
+    assert crawler.spider.rows > fetched
+
+
+# No memory
+
+
+@ensureDeferred
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Queues, "push"), (Queues, "pop"), (Report, "inc scheduler/dequeued")]
+)
+async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
+    job, monkeypatch, caplog, kind, name, after
+):
+    """A method raises twice, before its work or after it: what cannot be checked is tried again."""
+    name, _, argument = name.partition(" ")
+    calls, original = count(), getattr(kind, name)
+
+    def call(*arguments, **keywords):
+        fails = (not argument or argument in arguments) and next(calls) in (30, 31)
+        if fails and not after:
+            raise MemoryError
+        result = original(*arguments, **keywords)
+        if fails:
+            raise MemoryError
+        return result
+
+    with LocalSite(pages=60, links=6) as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, name, call)
+            await crawl(settings=kept(job), url=site.url)
+        assert next(calls) > 30
+        await crawl(settings=kept(job), url=site.url)
+        assert site.missed == set()
+        assert sum(site.repeated.values()) <= 16
+    said = caplog.text.count("could not be enqueued. The page that led to it is not done")
+    assert said == (name == "push")  # Scrapy writes down the others, each version elsewhere
+
+
+@ensureDeferred
+async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, monkeypatch, caplog):
+    calls, original = count(), Queues.push
+
+    def push(*arguments):
+        if next(calls) < 30:
+            return original(*arguments)
+        raise MemoryError
+
+    with LocalSite(pages=60, links=6) as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(Queues, "push", push)
+            patched.setattr(LocalFilter, "forget_many", push)
+            crawler = await crawl(settings=kept(job), url=site.url)
+        assert crawler.stats.get_value("finish_reason") == "bloom_state"
+        assert "neither could its page be forgotten, so nothing more is written" in caplog.text
+        await crawl(settings=kept(job), url=site.url)
+        assert site.missed == set()
+
+
 # What commits are written for
 
 
@@ -110,7 +210,7 @@ class Looking(Follower):
 @ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", (1, 0)), ("machine", (2, 1))])
 async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
-    monkeypatch.setattr(frontier, "INTERVAL", 0)  # else a quick crawl ends before the first one
+    monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl ends before the first one
     with LocalSite(pages=5, links=2) as site:
         settings = {**OURS, "JOBDIR": str(tmp_path / "job"), "BLOOM_COMMIT_SYNC": setting}
         crawler = await crawl(Looking, settings, url=site.url)

@@ -101,7 +101,7 @@ class World:
 
     def over(self):
         busy = any(worker.busy for worker in self.workers)
-        kept = [beginning(KEY) + name for name in ("queue", "later", "taken")]
+        kept = [beginning(KEY) + name for name in ("queue", "later", "unread", "taken")]
         return not busy and not self.client.exists(*kept)
 
     def shot(self):
@@ -388,7 +388,9 @@ CONTROLS = {
         "faults": {"later": 2, "late": 2},
         "hosts": 7,
         "waits": 0.3,
-        "without": {"call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)": "false"},
+        "without": {
+            "call('ZCARD', queue) + call('ZCARD', later) + refused < tonumber(waiting)": "false"
+        },
     },
     "a loss before the new name of a worker that was taken for dead": {
         "faults": {"dead_before": 1},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from redis.crc import key_slot
@@ -10,7 +11,7 @@ from support.localcluster import LocalCluster
 from support.queues import Crawler
 from support.waiting import until
 
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 
@@ -51,9 +52,7 @@ def test_closing_ends_the_connections_to_all_nodes(cluster, key):
 
 def test_a_node_is_killed_and_another_one_takes_its_place():
     """What the replica has been told is neither lost nor done twice."""
-    on_third = (f"crawl{number}" for number in itertools.count())
-    key = next(name for name in on_third if key_slot(name.encode()) > 11_000)
-    with LocalCluster(replica=True) as cluster, Crawler(cluster.url, key) as worker:
+    with LocalCluster(replica=True) as cluster, Crawler(cluster.url, key_on_third()) as worker:
         worker.offer(*range(300))
         worker.say()
         done = worker.take(60)
@@ -72,3 +71,88 @@ def test_a_node_is_killed_and_another_one_takes_its_place():
         assert replica.info("replication")["role"] == "master"
         done += worker.drain()
         assert sorted(map(int, done)) == [*range(400)]
+
+
+def test_a_script_that_is_gone_is_loaded_while_another_node_is_down():
+    with LocalCluster() as cluster, Crawler(cluster.url, key_on_third(), timeout=2.0) as worker:
+        worker.offer(*range(10))
+        worker.say()
+        cluster.nodes[1].kill()
+        cluster.nodes[2].client().script_flush()
+        worker.offer(*range(10, 20))
+        assert worker.exchange().verdicts
+
+
+class Move:
+    """The slot of a key moves from the third node of a cluster to the first."""
+
+    def __init__(self, cluster, key):
+        self.slot, self.to = key_slot(key.encode()), cluster.nodes[0]
+        self.source, self.target = cluster.nodes[2].client(), self.to.client()
+        ids = [node.execute_command("CLUSTER", "MYID") for node in (self.target, self.source)]
+        self._set(self.target, "IMPORTING", ids[1])
+        self._set(self.source, "MIGRATING", ids[0])
+        self._id = ids[0]
+
+    def _set(self, node, *words):
+        node.execute_command("CLUSTER", "SETSLOT", self.slot, *words)
+
+    def move(self, name):
+        self.source.execute_command("MIGRATE", self.to.HOST, self.to.port, name, 0, 5000)
+
+    def names(self):
+        return self.source.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 100)
+
+    def end(self):
+        for node in (self.target, self.source):
+            self._set(node, "NODE", self._id)
+
+
+def test_while_its_slot_moves_a_crawl_waits():
+    """The client's error was one that ends a crawl: all workers ended, with the exit code 0."""
+    key = key_on_third()
+    with LocalCluster() as cluster, Crawler(cluster.url, key, timeout=2.0) as worker:
+        worker.offer(*range(100))
+        worker.say()
+        done = worker.take(10)
+        worker.done()
+        move = Move(cluster, key)
+        for name in sorted(move.names(), key=key.encode().__eq__):  # the header comes last
+            move.move(name)
+            with pytest.raises(BackendError) as told:
+                worker.queue.shared.beat()
+            assert told.value.temporary
+        move.end()
+        done += worker.drain()
+        assert sorted(map(int, done)) == [*range(100)]
+        assert worker.queue.surprises == 0
+
+
+def test_a_script_that_runs_during_a_move_loses_pages():
+    """One does if its second key is there. It ends half-way, at a key that is not on its node."""
+    key = key_on_third()
+    with LocalCluster() as cluster, Crawler(cluster.url, key, timeout=2.0) as worker:
+        client, base = cluster.nodes[2].client(), beginning(key)
+        worker.offer("later", wait=3600)
+        worker.offer(*range(10))
+        worker.say(1)
+        client.hset(f"{base}failed", "id", "")
+        client.set(base, "")
+        move = Move(cluster, key)
+        worker.offer("lost")
+        worker.queue.next_call.holds[b"host"] = time.monotonic() + 1
+        with pytest.raises(BackendError, match="non local key"):
+            worker.exchange()
+        for name in move.names():
+            move.move(name)
+        move.end()
+        assert worker.say() == ["lost"]
+        assert "lost" not in worker.drain()
+
+
+def key_on_third():
+    return next(name for name in map("crawl{}".format, itertools.count()) if on_third(name))
+
+
+def on_third(name):
+    return key_slot(name.encode()) > 11_000

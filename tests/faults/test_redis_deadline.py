@@ -11,6 +11,7 @@ from support.proxy import Proxy
 from support.queues import Crawler, mark_of
 
 from scrapy_bloom import RedisFilter
+from scrapy_bloom.redis import connection
 from scrapy_bloom.redis.member import Entry
 
 TIMEOUT = 2.0
@@ -112,6 +113,26 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
                 if len(worker.have) == len(bodies):
                     break
             assert {taken.body for taken in worker.have.values()} == {*bodies}
+
+
+@pytest.mark.parametrize("bodies", [[bytes(4_000_000)], [bytes(2_000)] * 500], ids=["one", "many"])
+def test_a_call_that_takes_longer_than_the_timeout_comes_over_a_slow_link(server, key, bodies):
+    """It cannot shrink, so it stood still for ever."""
+    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=0.5) as worker:
+        link.rate = len(bodies) * len(bodies[0])
+        offer(worker, bodies)
+        assert len(worker.say()) == len(bodies)
+        if len(bodies) == 1:
+            worker.say(1)
+            assert len(worker.have) == 1
+
+
+def test_with_each_try_a_call_gets_more_time(server, key, monkeypatch):
+    """Workers that share a slow link would all stand still."""
+    monkeypatch.setattr(connection, "_SLOWEST", 20_000_000)
+    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=0.5) as worker:
+        offer(worker, [bytes(2_000_000)])
+        assert worker.say() == [0]
 
 
 def offer(worker, bodies):

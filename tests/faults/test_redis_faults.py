@@ -10,18 +10,22 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
+from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
 from support.localredis import LocalRedis, keys
-from support.proxy import MORE_FAULTS, Proxy
+from support.proxy import MORE_FAULTS, Answering, Proxy
 from support.queues import Crawler, left
 from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
 
+from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.reporting import write_stats
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
@@ -223,6 +227,18 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
         assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
 
 
+def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
+    """The last line of a crawl said that none were."""
+    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as worker:
+        worker.offer(*range(22))
+        with proxy.down(), pytest.raises(BackendError):
+            worker.exchange()
+        said = {}
+        report = SimpleNamespace(set=said.__setitem__, set_if_used=lambda *_: None)
+        write_stats(report, worker.queue, later=0)
+        assert said[stats.PENDING] == 22
+
+
 # Losses: the worker continues with what the server has
 
 
@@ -316,3 +332,68 @@ def test_a_failover_forgets_what_the_replica_had_not_received(opened, key, behin
         until(lambda: seen.usable and not seen.add(os.urandom(20)) and seen.usable)
         assert seen.add_many([*early, *late]) == [True] * 100 + [not behind] * 100
         assert seen.numbers()["losses"] == behind
+
+
+def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to(key):
+    """A name or a balancer leads to the new one, and old connections stay with the old one."""
+    with LocalRedis() as old, LocalRedis() as new, Proxy(old.port) as proxy:
+        new.client().replicaof(old.HOST, old.port)
+        until(lambda: new.client().info("replication")["master_link_status"] == "up")
+        with Crawler(proxy.url, key) as worker:
+            worker.offer(*range(10))
+            worker.say()
+            assert old.client().wait(1, 5000) == 1
+            new.client().replicaof("NO", "ONE")
+            old.client().replicaof(new.HOST, new.port)
+            proxy.upstream = new.port
+            worker.offer(*range(10, 20))
+            assert worker.say() == [*range(10, 20)]
+            assert sorted(map(int, worker.drain())) == [*range(20)]
+
+
+# Errors that a server gives once a worker has worked
+
+
+@pytest.mark.parametrize(
+    ("reply", "passes"),
+    [
+        ("NOSCRIPT No matching script. Please use EVAL.", True),
+        ("UNBLOCKED client unblocked via CLIENT UNBLOCK", True),
+        ("ERR Error running script: Script killed by user with SCRIPT KILL.", True),
+        ("ERR upstream failure", True),
+        ("WRONGPASS invalid username-password pair or user is disabled.", True),
+        ("NOAUTH Authentication required.", True),
+        ("NOPERM this user has no permissions to run the 'evalsha' command", False),
+        ("ERR unknown command 'EVALSHA', with args beginning with: ", False),
+        ("ERR @user_script: 9: Unknown Redis command called from Lua script", False),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+    ],
+)
+def test_once_a_worker_has_worked_only_some_errors_end_it(server, key, reply, passes):
+    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as worker:
+        with Answering(f"-{reply}\r\n".encode()) as port:
+            upstream, proxy.upstream = proxy.upstream, port
+            proxy.cut()
+            with pytest.raises(BackendError) as told:
+                worker.exchange()
+        assert told.value.temporary is passes
+        proxy.upstream = upstream
+        proxy.cut()
+        worker.queue.shared.beat()
+        worker.exchange()
+
+
+def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monkeypatch):
+    """Passwords are changed: for a while the server and the worker have different ones."""
+    admin = own_server.client()
+    admin.execute_command("ACL", "SETUSER", "worker", "on", ">old", "~*", "+@all")
+    with Crawler(own_server.url.replace("//", "//worker:old@"), key) as worker:
+        admin.execute_command("ACL", "SETUSER", "worker", "resetpass", ">new")
+        admin.execute_command("CLIENT", "KILL", "USER", "worker")
+        for seconds, passes in ((600, True), (0, False)):
+            monkeypatch.setattr(workers, "_PASSWORDS", seconds)
+            with pytest.raises(BackendError, match="user and password") as told:
+                worker.queue.shared.beat()
+            assert told.value.temporary is passes
+        admin.execute_command("ACL", "SETUSER", "worker", ">old")
+        worker.queue.shared.beat()

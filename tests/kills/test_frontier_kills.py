@@ -3,19 +3,20 @@
 import os
 import pickle
 import random
+import shlex
 import shutil
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from importlib import import_module
+from itertools import chain
 from operator import attrgetter
 
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.filters import contents
-from support.kills import CLOSING, MOMENTS, ONCE, items_in, series
+from support.kills import POINTS, items_in, series
 from support.localsite import LocalSite, StormySite
+from support.processes import run_line
 
 from scrapy_bloom import file
 
@@ -42,10 +43,9 @@ NO_REACTOR = (
 SERIES = {
     "plain": {"spider": "items"},
     "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
-    "async callbacks, one queue, exact": {
+    "async callbacks, one queue": {
         "spider": "waiting",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
-        "BLOOM_EXACT": True,
     },
     "many hosts": {
         "spider": "hosts",
@@ -80,56 +80,44 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     )
 
 
-@pytest.mark.parametrize("moment", [*MOMENTS, *ONCE, *CLOSING])
+@pytest.mark.parametrize("moment", [*chain(*POINTS.values())])
 def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))
     assert when in {"before", "after", "within"}
 
 
-def test_a_large_queue_is_taken_over_whole_however_often_that_is_killed(project):
+def test_a_large_queue_is_copied_whole_however_often_that_is_killed(project, bloom):
     swarm = 800 if KILLS < 10 else 100_000
     dice = random.Random(swarm)
     with LocalSite(pages=1, links=1) as site:
         run = project.crawl(site, spider="swarm", SWARM=swarm)
         assert run.end() == 0, run.log
-        queue = project.job / "requests.queue"
-        waiting = urls_waiting(queue, project.folder / "copy")
-        assert len(waiting) > 0.7 * swarm
-        before = contents(queue)
-        on_the_way = [
-            "scrapy_bloom.local.backend:take_over:before:1",
-            "scrapy_bloom.local.taking_over:read_queue:within:1",
-            "scrapy_bloom.file:write:after:1",
-            "scrapy_bloom.local.store:Store.close:before:2",
-            "scrapy_bloom.local.store:Store.close:after:2",
-            *(
-                f"scrapy_bloom.file:crc:after:{dice.randint(1, len(waiting))}"
-                for _ in range(min(KILLS, 10))
-            ),
-        ]
-        for moment in on_the_way:
-            kill_at(project, site, moment)
-            assert kind_of(project.job) == "filter"
-            assert contents(queue) == before
-        after = ["scrapy_bloom.local.backend:take_over:after", ONCE[-1]]
-        for moment in after:
-            kill_at(project, site, moment + ":1")
-            assert stored_urls(project.job) == waiting
-    print(f"migration of {swarm}: {len(on_the_way) + len(after)} kills")  # noqa: T201
-
-
-def kill_at(project, site, moment):
-    run = project.crawl(
-        site, spider="swarm", SCHEDULER="support.kill_points.Scheduler", environment={"DIE": moment}
-    )
-    assert run.end() == -9, run.log
-
-
-def kind_of(job):
-    """Return whose requests belong to the marks in a job."""
-    with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
-        return database.execute("SELECT value FROM meta WHERE key = 'kind'").fetchone()[0]
+    waiting = urls_waiting(project.job / "requests.queue", project.folder / "read")
+    assert len(waiting) > 0.7 * swarm
+    before, new = contents(project.job), project.folder / "new"
+    words = ["copy", str(project.job), str(new)]
+    moments = [
+        "scrapy_bloom.local.scrapys:read_queue:within:1",
+        "scrapy_bloom.file:write:after:1",
+        "scrapy_bloom.local.store:Store.close:before:1",
+        "scrapy_bloom.local.store:Store.close:after:1",
+        *(
+            f"scrapy_bloom.file:crc:after:{dice.randint(1, len(waiting))}"
+            for _ in range(min(KILLS, 10))
+        ),
+    ]
+    for moment in moments:
+        dies = f"from support.kill_points import die_at; die_at(*{moment.split(':')!r})"
+        run_ = f"from scrapy.cmdline import execute; execute({['scrapy', 'bloom', *words]!r})"
+        assert run_line(f"{dies}; {run_}").returncode == -9
+        assert contents(project.job) == before
+        assert not (new / "bloom.sqlite").exists()
+    code, _, errors = bloom(shlex.join(words))
+    assert (code, errors) == (0, [])
+    assert stored_urls(new) == waiting
+    assert contents(project.job) == before
+    print(f"copy of {swarm}: {len(moments)} kills")  # noqa: T201
 
 
 def urls_waiting(queue, copy):

@@ -3,12 +3,15 @@
 A test reads private fields nowhere else: ruff looks.
 """
 
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 from redis import Redis
 
 from scrapy_bloom import fingerprinter
+from scrapy_bloom.crawl import engine
+from scrapy_bloom.local import backend, log
 from scrapy_bloom.redis import worker
 
 
@@ -23,6 +26,16 @@ def repeat_the_self_check():
 def scheduler_of(crawler):
     """Return the scheduler of a crawl; Scrapy shows it to nobody, but a fork gets a copy of it."""
     return crawler.engine._slot.scheduler
+
+
+def send(crawler, request):
+    """Let the engine of a crawl download a request that its scheduler has returned."""
+    crawler.engine._download(request)
+
+
+def answer(crawler, request, result):
+    """Let the engine of a crawl have what came out of the downloader for a request."""
+    crawler.engine._handle_downloader_output(result, request)
 
 
 def synchronous(crawler):
@@ -102,3 +115,25 @@ def filter_in(dupefilter):
 def seen_by(filter_):
     """Return what a filter calls seen without asking."""
     return filter_._seen
+
+
+def be_simulated(thread):
+    """Let the package start threads of another kind, and find no time that passes in code."""
+    engine.Thread = log.Thread = thread
+    backend.perf_counter = time.monotonic
+
+
+def state_of(crawler):
+    """Return what the frontier of a crawl in Redis waits for, as far as that helps to find out."""
+    slot, frontier_ = crawler.engine._slot, scheduler_of(crawler)._frontier
+    queue = frontier_._backend._queue
+    return {
+        "in progress": [request.url for request in slot.inprogress],
+        "in flight": [request.url for request in frontier_._in_flight._visits],
+        "in hand": len(frontier_._backend._turns),
+        "in memory": len(frontier_._memory),
+        "to be said": queue.has_work,
+        "lease": queue.has_lease,
+        "counts": queue.counts,
+        "finished": frontier_._backend.over,
+    }

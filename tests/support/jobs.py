@@ -41,7 +41,7 @@ def stored_job(folder, known, **options):
     """Make a job of a plain filter that has stopped cleanly; return the path of its file."""
     job = open_job(folder, **options)
     for fingerprint in known:
-        job.store.seen.add(fingerprint)
+        job.store.filter.add(fingerprint)
     assert job.close()
     return folder / NAME
 
@@ -54,12 +54,13 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **op
     """
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
-        job.store.seen.add(fingerprint)
+        job.store.filter.add(fingerprint)
     job.store.marks.withheld = withheld
     job.store.marks.withheld_changed(withheld)
     for url in urls:
         job.store.push(job.store.queue("0", None), stored(Request(url)))
-    later = Later(job.store, SimpleNamespace(dumps=stored))
+    queues = SimpleNamespace(dumps=stored, leave_alone=lambda _: None)
+    later = Later(job.store, queues)
     for url, seconds in waits:
         assert later.push(Request(url), time.monotonic() + seconds) is None
     for slot, seconds in holds:

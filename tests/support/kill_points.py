@@ -11,6 +11,7 @@ from itertools import count
 
 from scrapy_bloom.local import log, marks
 from scrapy_bloom.scheduler import Scheduler as Ours
+from support import vfs
 
 
 class Scheduler(Ours):
@@ -21,6 +22,7 @@ class Scheduler(Ours):
         marks.LEAST_JOURNAL = marks.SMALL_JOURNAL = 60
         marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
         if "DIE" in os.environ:
+            vfs.install()
             die_at(*os.environ.pop("DIE").split(":"))
         return super().from_crawler(crawler)
 

@@ -2,8 +2,9 @@
 
 import json
 import random
+import sqlite3
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from support.waiting import until
 
@@ -16,6 +17,12 @@ MOMENTS = (
     "scrapy_bloom.local.log:Log.checkpoint:after",
 )
 """Chosen moments of a crawl, without the number of the call."""
+
+CHECKPOINTING = (
+    "support.vfs:page_written:before",
+    "support.vfs:file_synced:before",
+)
+"""Chosen moments inside a checkpoint."""
 
 ONCE = (
     "scrapy_bloom.file:write:before",
@@ -43,8 +50,21 @@ EXPECTED = (
 """What the log of a run with tracebacks says."""
 
 
-KINDS = {"stopped": 15, "while closing": 17, "at any moment": 34, "at a chosen moment": 34}
+KINDS = {
+    "stopped": 15,
+    "while closing": 15,
+    "at any moment": 25,
+    "at a chosen moment": 25,
+    "in a checkpoint": 20,
+}
 """What becomes of a run, and how often of a hundred."""
+
+POINTS = {
+    "while closing": CLOSING,
+    "at a chosen moment": MOMENTS + ONCE,
+    "in a checkpoint": CHECKPOINTING,
+}
+"""Where a run of these kinds is killed."""
 
 STEP = 20
 """Pages that a run delivers before that, on average."""
@@ -59,11 +79,11 @@ def series(project, site, kills, seed, **crawl):
     crawl = {"SCHEDULER": "support.kill_points.Scheduler", "LOG_LEVEL": "INFO", **crawl}
     while tally.total() < kills:
         kind = dice.choices([*KINDS], [*KINDS.values()])[0]
-        points = {"while closing": CLOSING, "at a chosen moment": MOMENTS + ONCE}.get(kind)
-        point = dice.choice(points) if points else None
-        dies = {"DIE": f"{point}:{dice.randint(1, 5) if point in MOMENTS else 1}"} if point else {}
+        point = dice.choice(POINTS[kind]) if kind in POINTS else None
+        most = 60 if point == CHECKPOINTING[0] else 5 if point in MOMENTS + CHECKPOINTING else 1
+        dies = {"DIE": f"{point}:{dice.randint(1, most)}"} if point else {}
         run = project.crawl(site, environment=dies, **crawl)
-        if kind == "at a chosen moment":
+        if kind in {"at a chosen moment", "in a checkpoint"}:
             site.when(site.delivered + 4 * STEP, run.kill)  # it may never come to that
         else:
             until_delivered(site, dice.randint(1, 2 * STEP), [run])
@@ -72,6 +92,8 @@ def series(project, site, kills, seed, **crawl):
         assert "Traceback" not in run.log or any(text in run.log for text in EXPECTED), run.log
         if code == -9:
             tally[point or kind] += 1
+            if dice.random() < 0.3:
+                look_into(project.job / "bloom.sqlite")
         elif kind in {"stopped", "while closing"}:
             stops += 1
             assert run.reason in {"shutdown", "finished"}, run.log
@@ -82,6 +104,13 @@ def series(project, site, kills, seed, **crawl):
     assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
     return tally, stops
+
+
+def look_into(path):
+    """Open and close a file as another program does: it completes a checkpoint, too."""
+    if path.exists():
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("SELECT count(*) FROM counters").fetchone()
 
 
 def until_delivered(site, pages, runs):

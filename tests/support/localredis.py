@@ -53,6 +53,7 @@ class LocalRedis:
     def __init__(self, *arguments: str, persist: bool = False) -> None:
         self.port = free_port()
         self._executable = program()
+        self._first: tuple[str, ...] = ()
         self._arguments = arguments
         self._persist = persist
         self._folder = TemporaryDirectory(prefix="scrapy-bloom-redis-")
@@ -69,7 +70,7 @@ class LocalRedis:
 
     def start(self) -> None:
         """Start the server, also after `kill`, and wait until it listens."""
-        command = [self._executable, "--port", str(self.port), "--bind", self.HOST]
+        command = [self._executable, *self._first, "--port", str(self.port), "--bind", self.HOST]
         command += ["--dir", self._folder.name, "--save", ""]
         # A replica waits 5 s for others otherwise.
         command += ["--repl-diskless-sync-delay", "0"]

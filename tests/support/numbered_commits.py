@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import exact, log, marks
+from scrapy_bloom.local import log, marks
 from scrapy_bloom.local.store import Store
 
 PER_COMMIT = 10
@@ -23,7 +23,6 @@ def hasty(patch=setattr):
         (marks, "SWEPT_AT_ONCE", 2),
         (marks, "OVER_AT_ONCE", 5),
         (marks, "MARKS_A_ROW", 7),
-        (exact, "LISTED_AT_ONCE", 5),
         (log, "CHECKPOINT_COMMITS", 7),
         (log, "LOG_BYTES", 200_000),
     ):
@@ -41,15 +40,15 @@ def body_of(number, which):
 class Commits:
     """Commit `n` adds ten pages with requests, and is through with those of commit ``n - 30``."""
 
-    def __init__(self, path, *, exact=False):
-        self.store = Store(path, LocalFilter(300, 1e-9), exact=exact)
+    def __init__(self, path):
+        self.store = Store(path, LocalFilter(300, 1e-9))
         self.number = self.store.meta.get("number", 0)
         self.queue = self.store.queue("0", None)
 
     def step(self):
         number = self.number + 1
         for which, page in enumerate(pages_of(number)):
-            assert not self.store.seen.add(page)
+            assert not self.store.filter.add(page)
             self.store.push(self.queue, body_of(number, which))
         if number > _WAITING:
             for row, _ in [*islice(self.store.read(self.queue, newest=False), PER_COMMIT)]:
@@ -78,16 +77,16 @@ def check(store, *, whole=True):
     assert len(store) == len(bodies)
     known = [page for one in range(1, number + 1) for page in pages_of(one)]
     if whole:
-        assert all(one in store.seen for one in known)
+        assert all(one in store.filter for one in known)
     later = [page for one in range(1, 50) for page in pages_of(number + one)]
-    assert not any(one in store.seen for one in later)
+    assert not any(one in store.filter for one in later)
     return number
 
 
 def copied(path, folder):
     """Copy the files of a store as a kill would leave them."""
     folder.mkdir()
-    for part in ("", "-wal", "-checkpoint"):
+    for part in ("", "-wal"):
         source = path.with_name(path.name + part)
         if source.exists():
             shutil.copy(source, folder / source.name)

@@ -1,6 +1,7 @@
 """For crawls that workers share: their spiders, and the fingerprints of scrapy-redis."""
 
 import json
+import time
 from contextlib import suppress
 from hashlib import sha1
 
@@ -41,6 +42,19 @@ class Worker(Follower):
             with redis.Redis.from_url(self.done) as client:
                 if not client.exists("done"):
                     raise DontCloseSpider
+
+
+class Hanging(Follower):
+    """The callback of the tenth page never returns, in the first worker that has it."""
+
+    name = "hanging"
+
+    def parse(self, response):
+        if len(self.parsed) == 10:
+            with redis.Redis.from_url(self.settings["BLOOM_REDIS_URL"]) as client:
+                if client.set("hung", 1, nx=True):
+                    time.sleep(10**6)
+        yield from super().parse(response)
 
 
 class TheirFingerprints:

@@ -9,7 +9,11 @@ from scrapy_bloom.redis import upkeep
 SHORT = 4.0
 """Seconds. Less, and a machine that is busy takes live workers for dead."""
 
+BLOCKED = 5.0
+"""Seconds for which an event loop may be blocked."""
+
 _LEASE = "SHORT_LEASES"
+_BLOCKED = "SHORT_BLOCKED"
 
 
 def shorten(patch):
@@ -18,8 +22,14 @@ def shorten(patch):
     patch.setenv(_LEASE, str(SHORT))
 
 
+def shorten_blocked(patch):
+    """Let workers that it starts give up their leases soon if a callback does not return."""
+    patch.setenv(_BLOCKED, str(BLOCKED))
+
+
 def follow():
     """Make them short in this process if they are in the one that has started it."""
+    upkeep.BLOCKED = float(os.environ.get(_BLOCKED, upkeep.BLOCKED))
     if _LEASE in os.environ:
         upkeep.LEASE = float(os.environ[_LEASE])
         # An idle worker looks for work, and for the end, more often than every 5 seconds.

@@ -37,12 +37,13 @@ local function list(key, given_up, kind, packed)
   call('HSET', failed, key, struct.pack('>IBdHc0', run, given_up, now, #kind, kind) .. packed)
 end
 
--- List a member for a reason that no worker tells.
-local function list_member(member, given_up, tries, kind)
-  local at = 20 + #slot_of(member)  -- the number of its tries
-  local head = string.format('["%s", "", %.3f, %d, ""]', kind, now, tries)
-  member = member:sub(1, at - 18) .. '\0' .. member:sub(at - 16, at - 1) .. '\0' .. member:sub(at + 1)
-  list(member:sub(at - 8, at - 1), given_up, kind, struct.pack('>I', #head) .. head .. member)
+-- List a request that no worker has told about, after so many tries. One that workers died with stays until it is put
+-- back by hand; what nobody can read is tried again by the next run.
+local function fail(member, reason, tries)
+  local at = tries_at(member)
+  local head = string.format('["%s", "", %.3f, %d, ""]', reason, now, tries)
+  member = member:sub(1, at - 1) .. '\0' .. member:sub(at + 1)
+  list(member:sub(at - 8, at - 1), tries > 0 and 1 or 0, reason, struct.pack('>I', #head) .. head .. member)
 end
 
 -- Forget how a start request has ended: it comes again. Return its member if it is on the failed list.
@@ -106,20 +107,18 @@ local function begin_run_if_alone()
   if call('HGET', header, 'found') then begin_run() end
 end
 
--- Put a taken request back: in its place, or behind all others of its slot if it is `late`, or on the failed list
--- once `most` tries have failed, of which `tried` are new. Return where it went; nil if it is not taken.
-local function put_back(field, tried, most, late)
+-- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new,
+-- the last for this reason. Return where it went; nil if it is not taken.
+local function put_back(field, tried, most, reason)
   local value = call('HGET', taken, field)
   if not value then return nil end
   call('HDEL', taken, field)
   local _, _, member = read_taken(value)
-  local at = 3 + #slot_of(member)  -- the first byte after the slot
-  local unread = math.min(254, member:byte(at) + (late and 1 or 0))
-  local tries = math.min(255, member:byte(at + 17) + tried)
-  member = member:sub(1, at - 1) .. string.char(unread) .. member:sub(at + 1, at + 16) .. string.char(tries)
-    .. member:sub(at + 18)
+  local at = tries_at(member)
+  local tries = math.min(255, member:byte(at) + tried)
+  member = member:sub(1, at - 1) .. string.char(tries) .. member:sub(at + 1)
   if tried > 0 and tries >= most then
-    if late then list_member(member, 0, tries, 'unreadable') else list_member(member, 1, tries, 'workers died with it') end
+    fail(member, reason, tries)
     return 'failed'
   end
   if tried == 0 then free_turn(value) end

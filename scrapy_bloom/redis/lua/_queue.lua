@@ -2,7 +2,7 @@
 --
 -- A waiting request is a member of `queue`:
 --   2 bytes, the length of its download slot; the slot
---   1 byte, how often a worker could not read it: such requests come last
+--   1 byte, 0
 --   8 bytes, the priority, reversed; 8 bytes that order and identify the request
 --   1 byte, how many tries have failed; 4 bytes, 1 + length of its fingerprint, or 0 without one
 --   the fingerprint; the body
@@ -10,6 +10,9 @@
 -- which they are sent.
 --
 -- A member of `later` is the same, and moves to `queue` when its time has come.
+--
+-- A request that some worker could not read is in `unread`, as NAMES, a space and the member. NAMES are those of who has
+-- tried, sorted: the last 12 characters of each and a comma. So what a worker has tried is next to each other, too.
 --
 -- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
 -- request too early. No time that is set for a slot comes before the end of its hold.
@@ -22,6 +25,9 @@ local PORTION = 500
 local MOVED = 50  -- requests that one call moves from `later` to `queue`, at most
 local SECOND = 1000000
 local clock = math.floor(now * SECOND)
+
+local some_unread  -- set by start_over_if_vanished()
+local function short_name(worker) return worker:sub(-12) .. ',' end
 
 local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
 
@@ -49,6 +55,24 @@ local function turn_of(slot)
   if turn then return tonumber(turn), turns end
   turn = call('ZSCORE', frees, slot)
   return turn and tonumber(turn), frees
+end
+
+-- Forget slots without requests that are free again, at most so many, and their paces. Whoever adds some forgets twice
+-- as many, so that there are never more than may be needed.
+local function drop_free(most)
+  local slots = call('ZRANGEBYSCORE', frees, '-inf', format_time(clock), 'LIMIT', '0', most)
+  if #slots == 0 then return end
+  call('ZREM', frees, unpack(slots))
+  if call('EXISTS', delays) == 0 then return end
+  for _, slot in ipairs(slots) do
+    if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
+  end
+end
+
+-- Likewise forget holds that are over.
+local function drop_held(most)
+  local slots = call('ZRANGEBYSCORE', holds, '-inf', format_time(clock), 'LIMIT', '0', most)
+  if #slots > 0 then call('ZREM', holds, unpack(slots)) end
 end
 
 local function enqueue(member)
@@ -85,11 +109,14 @@ local function walk()
   call('HSET', header, 'walk', slot)
 end
 
--- Return when a taken request is to be sent, the turn after it, and the request.
+-- Return when a taken request is to be sent, the turn after it, the request, and who could not read it, or '-'.
 local function read_taken(value)
-  local start, following, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (.*)$')
-  return tonumber(start), tonumber(following), member
+  local start, following, names, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (%S+) (.*)$')
+  return tonumber(start), tonumber(following), member, names
 end
+
+-- Return where the number of its tries is in a member.
+local function tries_at(member) return 20 + #slot_of(member) end
 
 -- Give back the turn of a taken request, unless a later one has been set.
 local function free_turn(value)
@@ -103,7 +130,9 @@ end
 -- Return whether it did. Every script does this before it counts or marks. Also continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
   local waiting, in_flight, failures = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
-  local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
+  local refused = call('ZCARD', unread)
+  some_unread = refused > 0
+  local some = call('ZCARD', queue) + call('ZCARD', later) + refused < tonumber(waiting)
     or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures) or again_vanished(slices)
   if some then start_over() end
   walk()

@@ -3,6 +3,7 @@
 -- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
 -- server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, SCANNED, DAY = 1, 300, 86400
+local MOST_DEAD = 200  -- tombstones that are kept: each sweep reads them all. Without one a worker starts over
 
 -- Set `clock`. Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
 --
@@ -23,19 +24,24 @@ end
 
 -- Bury the workers that have missed their lease. Return how many are alive.
 local function bury(lease, patient)
-  local alive, longest = 0, 0
+  local alive, longest, dead = 0, 0, {}
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
       local number, ends, delay = read_worker(call('HGET', header, field))
       if ends == 'dead' then
-        if now - delay > DAY then call('HDEL', header, field) end
+        dead[#dead + 1] = {field = field, since = delay}
       elseif patient and not is_valid(ends, lease) then
         call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
         call('HDEL', header, 'a:' .. field:sub(3))
+        dead[#dead + 1] = {field = field, since = now}
       else
         alive, longest = alive + 1, math.max(longest, delay or 0)
       end
     end
+  end
+  table.sort(dead, function(one, other) return one.since > other.since end)
+  for i, tombstone in ipairs(dead) do
+    if i > MOST_DEAD or now - tombstone.since > DAY then call('HDEL', header, tombstone.field) end
   end
   call('HSET', header, 'delay', string.format('%.3f', longest))
   return alive
@@ -44,17 +50,20 @@ end
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
 -- Return how many requests went into the queue, and how many to the failed list.
 local function put_portion_back(cursor, most)
-  local places, lives = {queue = 0, failed = 0}, {}
+  local places, lives, reasons = {queue = 0, failed = 0}, {}, {}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
     local worker = field:sub(1, -9)
     if lives[worker] == nil then
-      local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
+      local record = call('HGET', header, 'w:' .. worker)
+      local _, ends = read_worker(record)
       lives[worker] = ends or false
+      reasons[worker] = record and record:match(' blocked$') and 'workers were blocked by it'
+        or 'workers died with it'
     end
     if type(lives[worker]) ~= 'number' then
-      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most)
+      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most, reasons[worker])
       if place then places[place] = places[place] + 1 end
     end
   end
@@ -62,26 +71,46 @@ local function put_portion_back(cursor, most)
   return places.queue, places.failed
 end
 
+-- Put a portion of the requests that no living worker can read on the failed list: nothing else is left to do.
+local function fail_unread()
+  if call('EXISTS', queue, later, taken) > 0 then return end
+  local alive, at = {}, '-'
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local _, ends = read_worker(call('HGET', header, field))
+      if ends ~= 'dead' then alive[#alive + 1] = short_name(field) end
+    end
+  end
+  for _ = 1, PORTION do
+    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
+    if not entry then return end
+    local names, member = entry:match('^(%S+) (.*)$')
+    local tried = true
+    for _, name in ipairs(alive) do tried = tried and names:find(name, 1, true) end
+    if tried then
+      call('ZREM', unread, entry)
+      fail(member, 'unreadable', 0)
+    else
+      at = '(' .. names .. ' \255'
+    end
+  end
+end
+
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
 -- hour ago. The results are those of put_portion_back().
 local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
+  if some_unread then fail_unread() end
   begin_run_if_alone()
   local hour, some = '0', 0
   if call('EXISTS', failed) == 1 then
     hour, some = put_failed_back(call('HGET', header, 'hour') or '0')
     call('HSET', header, 'hour', hour)
   end
-  if queued + failed_now + some > 0 then count() end
-  local over = format_time(clock)
-  for _, slot in ipairs(call('ZRANGEBYSCORE', frees, '-inf', over, 'LIMIT', '0', PORTION)) do
-    call('ZREM', frees, slot)
-    if not call('ZSCORE', turns, slot) then call('HDEL', delays, slot) end
-  end
-  for _, slot in ipairs(call('ZRANGEBYSCORE', holds, '-inf', over, 'LIMIT', '0', PORTION)) do
-    call('ZREM', holds, slot)
-  end
+  if queued + failed_now + some > 0 or some_unread then count() end
+  drop_free(PORTION)
+  drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
   return queued, failed_now
 end

@@ -23,7 +23,7 @@
 --   restored    of `failed`: 1 byte length, its key; 4 bytes length, the member to put back; without one, it is done
 --   start       of each start request that may have come before: 2 bytes, its entry, from 1; 16 bytes
 --   back        ids of requests to put back
---   unreadable  ids of requests that this worker could not read: another may, so they come last in their slot
+--   unreadable  ids of requests that this worker could not read: they are for those that have not tried
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
 --   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
 --   busy        slots of which this worker has enough: 2 bytes length, slot
@@ -206,8 +206,9 @@ local function set_paces()
   while at <= #paces do
     local slot, delay, jitter
     slot, delay, jitter, at = struct.unpack('>Hc0dd', paces, at)
-    local before, turn, key = read_pace(call('HGET', delays, slot)), turn_of(slot)
-    if delay == own_delay and jitter == own_jitter then
+    local turn, key = turn_of(slot)
+    local before = read_pace(call('HGET', delays, slot))
+    if not turn or delay == own_delay and jitter == own_jitter then  -- nothing would remove it without a turn
       call('HDEL', delays, slot)
     else
       call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
@@ -218,16 +219,17 @@ end
 
 -- Leave slots alone for a time.
 local function set_holds()
-  local at = 1
+  local at, many = 1, 0
   while at <= #held do
     local slot, seconds
     slot, seconds, at = struct.unpack('>Hc0d', held, at)
-    some_held = true
+    some_held, many = true, many + 1
     local ends = clock + seconds * SECOND
     if ends > hold_of(slot) then call('ZADD', holds, format_time(ends), slot) end
     local turn, key = turn_of(slot)
     if turn then set_turn(key, slot, turn) end
   end
+  if many > 0 then drop_held(math.min(2 * many, PORTION)) end
 end
 
 -- Let requests that this worker has wait: their host is left alone.
@@ -245,33 +247,56 @@ local function postpone()
   end
 end
 
-local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
-
-local function describe_turn(start, following, pace)
-  return string.format('%d %d ', start, following) .. pace
+-- Keep requests that this worker could not read for those that have not tried.
+local function refuse()
+  for _, field in ipairs(fields_of(unreadable)) do
+    local value = call('HGET', taken, field)
+    if value then
+      local _, _, member, names = read_taken(value)
+      local tried = {short_name(worker)}
+      for name in names:gmatch('[^,]+,') do tried[#tried + 1] = name end
+      table.sort(tried)
+      call('HDEL', taken, field)
+      free_turn(value)
+      call('ZADD', unread, '0', table.concat(tried) .. ' ' .. member)
+    end
+  end
 end
 
-local names, values, gone, passed, room_left, next_turns = {}, {}, {}, {}, room, {}
+local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
+
+local function describe_turn(start, following, pace, tried)
+  return string.format('%d %d ', start, following) .. pace .. (tried or '-') .. ' '
+end
+
+local names, values, gone, passed, room_left, next_turns, freed = {}, {}, {}, {}, room, {}, 0
 local horizon = clock + ahead * SECOND  -- of turns that come until then, requests are taken
 
--- Read up to `room` requests of a slot into `taken`. A worker has one risky request at a time, so that none is moved
--- to the failed list because of another. Return how many were taken, and whether the slot has others.
+-- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
+-- failed list because of another.
+local function hand_out(member, slot, turn)
+  local at = 20 + #slot  -- the number of its tries
+  local dangerous = member:byte(at) >= risk
+  if dangerous and risky == 1 then return false end
+  if room_left < #member and #names > 0 then
+    room_left = -1
+    return false
+  end
+  if dangerous then risky = 1 end
+  local id, value = member:sub(at - 8, at - 1), turn .. member
+  names[#names + 1], handed_out[#handed_out + 1] = id, value
+  values[#values + 1], values[#values + 2] = worker .. id, value
+  room_left = room_left - #member
+  return true
+end
+
+-- Read up to `room` requests of a slot into `taken`. Return how many were taken, and whether the slot has others.
 local function read_requests(slot, room, turn)
   local prefix, skip = struct.pack('>H', #slot) .. slot, passed[slot] or 0
   local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, room + 1)
   for i = 1, math.min(room, #members) do
-    local member = members[i]
-    local dangerous = member:byte(#prefix + 18) >= risk
-    if dangerous and risky == 1 then return i - 1, true end
-    if room_left < #member and #names > 0 then
-      room_left = -1
-      return i - 1, true
-    end
-    if dangerous then risky = 1 end
-    local id, value = member:sub(#prefix + 10, #prefix + 17), turn .. member
-    names[#names + 1], gone[#gone + 1], handed_out[#handed_out + 1] = id, member, value
-    values[#values + 1], values[#values + 2] = worker .. id, value
-    passed[slot], room_left = skip + i, room_left - #member
+    if not hand_out(members[i], slot, turn) then return i - 1, true end
+    gone[#gone + 1], passed[slot] = members[i], skip + i
   end
   return math.min(room, #members), #members > room
 end
@@ -291,6 +316,7 @@ local function serve(slot, turn, listed, room)
     call('ZREM', turns, slot)
     if some > 0 and delay > 0 then
       call('ZADD', frees, format_time(following), slot)
+      freed = freed + 1
     elseif listed and not call('ZSCORE', frees, slot) then
       call('HDEL', delays, slot)
     end
@@ -310,17 +336,65 @@ local function due(most, is_busy)
   return busy_slots, times, true
 end
 
+-- Return the paces of slots that have one in `delays`. Lua can hand on some 8,000 values at once.
+local function paces_of(slots)
+  if #slots <= PORTION then return #slots > 0 and call('HMGET', delays, unpack(slots)) or {} end
+  local listed = {}
+  for first = 1, #slots, PORTION do
+    local some = call('HMGET', delays, unpack(slots, first, math.min(first + PORTION - 1, #slots)))
+    for i = 1, #some do listed[first + i - 1] = some[i] end
+  end
+  return listed
+end
+
+-- Take up to `most` requests that others could not read, and this worker has not tried. Return how many these were, and
+-- when there may be more: 0 if now, nil if there is nothing.
+local function take_unread(most, is_busy)
+  local some, at, soonest = 0, '-', nil
+  for _ = 1, PORTION do
+    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
+    if not entry then return some, soonest end
+    if some == most or room_left <= 0 then break end
+    local tried, member = entry:match('^(%S+) (.*)$')
+    if tried:find(short_name(worker), 1, true) then
+      at = '(' .. tried .. ' \255'
+    else
+      local slot = slot_of(member)
+      local turn, key = turn_of(slot)
+      local delay, jitter, pace = read_pace(call('HGET', delays, slot))
+      if slot == '' then delay, pace = 0, '0 0 0 ' end
+      local start = math.max(clock, turn or 0, hold_of(slot))
+      if start > horizon or delay > 0 and is_busy[slot] then
+        if start > horizon then soonest = math.min(soonest or start, start) end
+        at = '(' .. tried .. ' ' .. member:sub(1, 2 + #slot) .. '\255'
+      else
+        local following = start + draw(delay, jitter)
+        if hand_out(member, slot, describe_turn(start, following, pace, tried)) then
+          call('ZREM', unread, entry)
+          if delay > 0 then set_turn(key or frees, slot, following) end
+          some = some + 1
+        end
+        at = '(' .. entry
+      end
+    end
+  end
+  return some, 0
+end
+
 local function take()
   local is_busy, many, left, at = {}, 0, want, 1
+  local some, more_at = 0, nil
   handed_out = {}
   while at <= #busy do
     local slot
     slot, at = struct.unpack('>Hc0', busy, at)
     is_busy[slot], many = true, many + 1
   end
+  if some_unread then some, more_at = take_unread(math.ceil(left / 2), is_busy) end
+  left = left - some
   for _ = 1, PORTION do
     local slots, times, all_busy = due(left + many, is_busy)
-    local listed, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
+    local listed, progress = paces_of(slots), false
     for i, slot in ipairs(slots) do
       -- A slow host with a delay would fill the worker.
       if left > 0 and room_left > 0 and not (all_busy and slot ~= '' and read_pace(listed[i]) > 0) then
@@ -334,16 +408,19 @@ local function take()
     end
     if left == 0 or room_left <= 0 or not progress then break end
   end
-  if #gone > 0 then
-    call('ZREM', queue, unpack(gone))
-    call('HSET', taken, unpack(values))
-  end
+  if #gone > 0 then call('ZREM', queue, unpack(gone)) end
+  if #values > 0 then call('HSET', taken, unpack(values)) end
+  if freed > 0 then drop_free(2 * freed) end
   ids = table.concat(names)
   if left == 0 or room_left <= 0 then return end
   next_turn = -1
   local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
   for i = #after - 1, 1, -2 do
     if not is_busy[after[i]] then next_turn = math.max(0, after[i + 1] - horizon) end
+  end
+  if more_at then
+    local wait = math.max(0, more_at - horizon)
+    next_turn = next_turn < 0 and wait or math.min(next_turn, wait)
   end
 end
 
@@ -357,7 +434,7 @@ local function carry_out()
   end
   settle()
   for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
-  for _, field in ipairs(fields_of(unreadable)) do put_back(field, 1, most, true) end
+  refuse()
   postpone()
   digits = judge(ops, probes, max_ages)
   push()

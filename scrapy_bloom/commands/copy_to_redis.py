@@ -1,0 +1,204 @@
+"""Writes what ``copy`` reads to a key in Redis: requests first, then marks.
+
+A mark without its request would suppress a page; a request without its mark is only fetched twice.
+Until everything is copied, the plan says that there are no requests, so no crawl can start with a
+part of them. If copying fails, everything is deleted; after a kill it expires.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from math import ceil
+from typing import Any, Final
+
+from scrapy_bloom.commands.copy_from import Source
+from scrapy_bloom.commands.local_target import occupied
+from scrapy_bloom.commands.output import progress
+from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.redis_target import RedisTarget
+from scrapy_bloom.commands.requests import StoredRequest, slot_in
+from scrapy_bloom.errors import BackendError, StateError
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.hashing import make_hash, make_probe
+from scrapy_bloom.filter.slices import Slice
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, delete
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
+
+_ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
+_HOURS: Final = 6 * 3600
+"""Seconds after which the keys of an interrupted copy expire."""
+
+_FINISH: Final = """
+for i = 1, #KEYS do redis.call('PERSIST', KEYS[i]) end
+redis.call('HSET', KEYS[1], 'plan', ARGV[1])
+return 1
+"""
+
+
+def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
+    """Put requests, holds and marks under a key.
+
+    :param owner: whose it is from now on.
+    :raises StateError: if something is there, but for the filter of a crawl of scrapy-redis whose
+        queue is copied: that is joined. Or if the server loses something.
+    """
+    with target.connected() as worker:
+        found = _joined(target, worker) if source.joins else None
+        joins = found is not None
+        if not joins:
+            target.check_free(worker)
+        shared = SharedKey(worker, target.key, found or _plan_of(source))
+        if shared.made is joins:
+            raise occupied(target.name)
+        client, prefix = worker.client, beginning(target.key)
+        keys = [target.key, *(f"{prefix}{name}" for name in ("queue", "later", "turns", "holds"))]
+        owned = source.keeps_requests or owner.keeps_requests
+        notes = owner.owner if owned else {"spider": owner.spider}
+        order = notes.get("order", "").partition(" ")[0]
+        try:
+            client.hset(target.key, mapping={"order": order, "waiting": 0})
+            if joins:
+                client.unlink(*keys[1:])  # an interrupted copy may have left requests
+            else:
+                client.expire(target.key, _HOURS)
+            count = _add_requests(shared, source, client, keys[1:], joins=joins)
+            if not joins:
+                start = f"{prefix}{shared.epoch}."
+                keys += _copy_slices(source.filter, client, target.key, start)
+            shared.leave()
+            state = Reader(worker, target.key).existing()
+            if state.counts.waiting != count:
+                raise StateError(f"{target.name}: the server has lost requests. Copy again.")
+            secret = state.secret if joins else source.filter.secret
+            written = replace(state.plan, **notes).write(secret)
+            client.eval(_FINISH, len(keys), *keys, written)
+        except BaseException:
+            client.close()  # an interrupted call may still be answered on its connection
+            with suppress(BackendError):  # the lease is over soon, and the keys expire
+                if joins:
+                    shared.leave()
+                else:
+                    delete(worker, target.key, {shared.name}, note=False)
+            raise
+
+
+def _joined(target: RedisTarget, worker: Worker) -> Plan | None:
+    """Return the plan of a filter that was used beside scrapy-redis's scheduler, if there is one.
+
+    :raises StateError: if a crawl uses what is there, or requests wait.
+    """
+    state = Reader(worker, target.key).state()
+    if state is None or worker.client.ttl(target.key) > 0:  # an interrupted copy expires
+        return None
+    now = float(worker.client.time()[0])
+    if used := [name for name, end in state.leases.items() if end > now]:
+        raise StateError(
+            f"{target.name}: worker {used[0]} uses it, or was killed less than half a minute ago."
+            f" Stop it, and copy again. Nothing was changed."
+        )
+    if state.plan.order:
+        count = state.counts.waiting + state.counts.taken
+        raise occupied(target.name, f"a crawl of scrapy_bloom.Scheduler with {count:,} requests")
+    return state.plan
+
+
+def _plan_of(source: Source) -> Plan:
+    filter_, identity = source.filter, source.identity
+    return Plan(
+        filter_.capacity,
+        filter_.error_rate,
+        filter_.digests,
+        identity.fingerprinter,
+        json.dumps(identity.made_by, sort_keys=True),
+        window=filter_.window or 0.0,
+    )
+
+
+def _add_requests(
+    shared: SharedKey, source: Source, client: Any, keys: list[str], *, joins: bool
+) -> int:
+    """Queue the requests, then mark their pages; return how many requests there are.
+
+    :param keys: what they are in.
+    :param joins: whether the marks go to the filter that is there, else to that of the source.
+    """
+    since, count = time.monotonic() - time.time(), 0
+    holds = {slot.encode(): date + since for slot, date in source.holds.items()}
+    for batch in _batches(source.requests):
+        shared.call(Call([_entry(each, since) for each in batch], holds=holds))
+        count += len(batch)
+        marks = [each.mark for each in batch if each.mark is not None]
+        if joins:
+            shared.call(Call([Entry("m", mark) for mark in marks]))
+        else:
+            source.filter.add_many(marks)
+            for key in keys:
+                client.expire(key, _HOURS)
+    return count
+
+
+def _entry(request: StoredRequest, since: float) -> Entry:
+    body, date = request.body, request.date
+    slot = slot_in(body) if request.slot is None else request.slot.encode()
+    return Entry("p", None, body, request.priority, slot=slot, due=date and date + since)
+
+
+def _batches(requests: Iterable[StoredRequest]) -> Iterator[list[StoredRequest]]:
+    """Yield requests in batches, each as large as one call may be."""
+    batch: list[StoredRequest] = []
+    size = 0
+    for request in progress(requests, "requests copied"):
+        size += len(request.body)
+        if batch and (size > MOST_BYTES or len(batch) == BATCH):
+            yield batch
+            batch, size = [], len(request.body)
+        batch.append(request)
+    if batch:
+        yield batch
+
+
+def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> list[str]:
+    """Write bits and forgotten pages, and then list the slices; return the names of the keys."""
+    rows, names = [], []
+    hash_ = make_hash(filter_.secret, digests=filter_.digests)
+    probe = make_probe(filter_.secret, digests=filter_.digests)
+    for slice_ in filter_.slices:
+        forgotten = (hash_(mark) for mark in filter_.again if slice_.has(probe(mark)))
+        row = _row_of(slice_, newest=slice_ is filter_.slices[-1])
+        start, count = f"{prefix}{row.number}.", 0
+        for number, data in _strings(slice_, row.keys):
+            names.append(f"{start}{number}")
+            client.set(names[-1], data, ex=_HOURS)
+        while batch := [*islice(forgotten, BATCH)]:
+            count += client.sadd(f"{start}again", *batch)
+            client.expire(f"{start}again", _HOURS)
+        if count:
+            names.append(f"{start}again")
+        rows.append(f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.items}:{count}")
+    client.hset(header, "slices", " ".join(rows))
+    return names
+
+
+def _strings(slice_: Slice, keys: int) -> Iterator[tuple[int, bytes]]:
+    """Yield number and value of each key that has bits."""
+    for number in range(keys):
+        blocks = slice_.blocks[number * KEY_BLOCKS : (number + 1) * KEY_BLOCKS]
+        if any(block.any() for block in blocks):
+            yield number, b"".join(block.tobytes() for block in blocks) + _ENDING
+
+
+def _row_of(slice_: Slice, *, newest: bool) -> SliceRow:
+    """Return how the header lists a slice; the newest one may get a whole batch too many."""
+    spec = slice_.spec
+    capacity = max(1, slice_.items, spec.capacity - BATCH) if newest else spec.capacity
+    sizes = capacity, spec.error_rate, spec.blocks, ceil(spec.blocks / KEY_BLOCKS)
+    return SliceRow(*sizes, slice_.id - 1, slice_.since, slice_.items)

@@ -1,0 +1,102 @@
+"""Scrapy's priority queues over the rows of a job, without a crawl."""
+
+import tracemalloc
+from types import SimpleNamespace
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
+from scrapy.utils.test import get_crawler
+
+from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.store import Store
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that opens the queues of a job, which ends as by a kill."""
+    opened = []
+
+    def make(priority=DownloaderAwarePriorityQueue, disk=PickleFifoDiskQueue):
+        for queues in opened:
+            queues.store.abandon()
+        store = Store(tmp_path / "bloom.sqlite", LocalFilter())
+        crawler = get_crawler(Spider)
+        engine = SimpleNamespace(slot_of=lambda request: request.url.split("/")[2])
+        downloader = SimpleNamespace(slots={}, get_slot_key=engine.slot_of)
+        crawler.engine = SimpleNamespace(downloader=downloader)
+        classes = QueueClasses(priority, QueueKind.of("", disk), None)
+        opened[:] = [Queues(crawler, Spider("spider"), engine, store, classes)]
+        return opened[0]
+
+    yield make
+    opened[0].store.abandon()
+
+
+@pytest.mark.parametrize("base", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
+def test_a_priority_queue_may_want_to_wait(make, base):
+    """It was asked again without end: nothing else ran any more, not even a signal handler."""
+
+    class Waits(base):
+        waits = 3
+
+        def pop(self):
+            self.waits -= 1
+            assert self.waits > -9
+            return super().pop() if self.waits < 0 else None
+
+    queues = make(Waits)
+    assert queues.push(Request("http://a/")) is None
+    assert [queues.pop() for _ in range(3)] == [None] * 3
+    assert len(queues) == queues.ready == 1
+    request, _ = queues.pop()
+    assert request.url == "http://a/"
+
+
+@pytest.mark.parametrize("disk", [PickleFifoDiskQueue, PickleLifoDiskQueue])
+def test_what_waits_is_on_disk_however_large(make, disk):
+    """Requests were read ahead by their number, so that large ones filled the memory."""
+    queues = make(ScrapyPriorityQueue, disk)
+    tracemalloc.start()
+    for number in range(40):
+        meta = {"page": bytes(200_000), "number": number}
+        assert queues.push(Request(f"http://{number % 2}/", meta=meta)) is None
+        queues.store.commit()
+    first = range(10) if disk is PickleFifoDiskQueue else range(30, 40)
+    for _ in range(2):
+        assert sorted(queues.pop()[0].meta["number"] for _ in range(10)) == [*first]
+        queues = make(ScrapyPriorityQueue, disk)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3_000_000  # the filter, and what SQLite gives
+
+
+def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
+    """Each run stored them once more. One that was done, or has changed, is a new one."""
+    requests = [Request(f"http://a/{number}", dont_filter=True) for number in range(300)]
+    queues = make()
+    starts = Starts(queues.store, queues)
+    for request in (*requests, requests[7]):
+        digest = starts.digest(request)
+        assert not starts.take(digest)
+        assert queues.push(request) is None
+        starts.note(digest, queues.taken.row)
+    queues.store.commit()
+    for _ in range(5):
+        queues.store.done(queues.pop()[1].row)
+    queues.store.commit()
+    for _ in range(2):
+        queues = make()
+        starts = Starts(queues.store, queues)
+        twice = [request for request in requests if starts.take(starts.digest(request))]
+        assert twice == requests[5:]
+        assert not starts.take(starts.digest(requests[9]))
+        assert starts.take(starts.digest(requests[7]))
+        changed = requests[6].replace(meta={"page": 1})
+        assert not starts.take(starts.digest(changed))
+        queues.store.commit()
+    assert max(len(queues.store.meta[key]) for key in queues.store.meta if "starts" in key) < 5_000

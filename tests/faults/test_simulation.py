@@ -1,0 +1,43 @@
+"""Whole crawls in virtual time: hours of faults in a second, each history from a seed.
+
+A history that goes wrong is repeated by ``python -m support.simulation``, as the failing test says.
+"""
+
+import os
+
+import pytest
+from support.processes import Run, environment
+from support.simulation.sets import CONTROLS, SHARED
+
+HISTORIES = int(os.environ.get("HISTORIES", "6"))
+"""Of each set; `make kills` asks for many."""
+
+AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0"
+"""Repeats one on a server, which is emptied; a name and a seed follow."""
+
+
+def simulate(folder, server, *arguments):
+    """Run histories; return the exit code, and what was printed."""
+    run = Run(folder, ["support.simulation", server.url, *arguments], environment())
+    code = run.end()
+    return code, run.output + run.log
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_no_page_is_lost_in_any_history(server, tmp_path, name):
+    code, said = simulate(tmp_path, server, name, 0, HISTORIES)
+    assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls_lose(server, tmp_path, name):
+    code, said = simulate(tmp_path, server, name, 0, 4)
+    assert code == 1, said
+    assert "lost [" in said, said  # and did not fail otherwise
+
+
+def test_a_seed_is_one_history(server, tmp_path):
+    code, first = simulate(tmp_path, server, "everything", 2)
+    assert code == 0, first
+    assert "finished" in first
+    assert simulate(tmp_path, server, "everything", 2) == (code, first)

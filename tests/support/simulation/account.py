@@ -1,0 +1,122 @@
+"""The account of a crawl: what has become of each page, as the next run would see it.
+
+pages = done + failed + waiting + in flight + not known yet. What is stored must at any time be
+enough to fetch all that was not fetched:
+
+* A page that is marked is done, or has a request.
+* A page whose parent is done is so, too, or has a request.
+
+Done is what was parsed, is marked and has no request any more. A page has several URLs, one of
+which is its own; the others redirect to it, and count for it.
+"""
+
+from collections import Counter
+
+from scrapy import Request
+
+from scrapy_bloom.commands.requests import readable
+from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.reader import Reader
+from support.simulation.servers import BASE, KEY, Observer
+from support.simulation.site import KINDS, page_of
+
+
+class Account:
+    """What is stored of a crawl; a subclass says how to find out.
+
+    Args:
+        world: the history.
+    """
+
+    def __init__(self, world):
+        self._world = world
+        self._marks = {}
+
+    def requests(self, store):
+        """Return for each page that has a request in a store what that is doing."""
+        raise NotImplementedError
+
+    def marked(self, store, fingerprints):
+        """Return for each fingerprint whether it is marked in a store."""
+        raise NotImplementedError
+
+    def states(self, store):
+        """Return for each page what has become of it."""
+        requests, parsed = self.requests(store), self._world.site.parsed
+        pages = self._world.site.pages
+        marked = self._marked_pages(store, [page for page in pages if page not in requests])
+
+        def state(page):
+            if page in requests:
+                return requests[page]
+            if page in marked:
+                return "done" if parsed[page] else "lost"
+            return "unknown"
+
+        return {page: state(page) for page in pages}
+
+    def check(self, store):
+        """Note what would be lost if the crawl went on from a store alone."""
+        requests, site = self.requests(store), self._world.site
+        missing = [page for page in site.lost if page not in requests]
+        if not missing:  # so it is nearly always
+            return
+        states = self.states(store)
+        self._world.note("account", Counter(states.values()))
+        for parent, links in site.links.items():
+            for link in links if states[parent] == "done" else ():
+                if states[link.page] == "unknown" and not site.parsed[link.page]:
+                    states[link.page] = "lost"
+        if lost := [page for page in missing if states[page] == "lost"]:
+            self._world.wrong.append(f"neither done nor stored: {lost}")
+            self._world.account = None  # once is enough
+
+    def _marked_pages(self, store, pages):
+        """Return those pages of which any URL is marked."""
+        site = self._world.site
+        urls = [(page, site.url(kind, page)) for page in pages for kind in KINDS]
+        answers = self.marked(store, [self._mark(url) for _, url in urls])
+        return {page for (page, _), is_marked in zip(urls, answers, strict=True) if is_marked}
+
+    def _mark(self, url):
+        if url not in self._marks:
+            fingerprinter = self._world.processes[0].crawler.request_fingerprinter
+            self._marks[url] = fingerprinter.fingerprint(Request(url))
+        return self._marks[url]
+
+
+class SharedAccount(Account):
+    """What is in a Redis server; a store is one of the two.
+
+    Args:
+        servers: these.
+    """
+
+    def __init__(self, world, servers):
+        super().__init__(world)
+        self._servers = servers
+
+    def requests(self, store):
+        pipeline = self._servers.databases[store].pipeline(transaction=False)
+        for name in ("queue", "later"):
+            pipeline.zrange(BASE + name, 0, -1)
+        for name in ("taken", "failed"):
+            pipeline.hvals(BASE + name)
+        queue, later, taken, failed = pipeline.execute()
+        found = {
+            "waiting": map(Taken.read_member, [*queue, *later]),
+            "failed": (Taken.read(value, 0) for value in failed),
+            "in flight": (Taken.read(value, 0) for value in taken),
+        }
+        return {
+            page_of(readable(each.body, 0).url): state
+            for state, requests in found.items()
+            for each in requests
+        }
+
+    def marked(self, store, fingerprints):
+        try:
+            return Reader(Observer(self._servers, store), KEY).contains_many(fingerprints)
+        except StateError:  # there is nothing
+            return [False] * len(fingerprints)

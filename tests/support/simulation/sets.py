@@ -1,0 +1,123 @@
+"""Which histories there are: sets of faults, features of the site, and settings.
+
+A control takes one guard out of the package. Pages must get lost without it, or the simulation
+would not see that a guard is missing.
+"""
+
+from twisted.internet.defer import succeed
+
+from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.redis.starting_over import Starts
+
+ALL = {
+    "wrong": 0.05,
+    "fails": 0.1,
+    "blocks": 0.05,
+    "waits": 0.1,
+    "ages": 0.1,
+    "unstorable": 0.05,
+    "redirects": 0.2,
+    "busy": 0.02,
+    "slow": 0.03,
+}
+MIX = {"kill": 2, "stop": 1, "join": 0.5, "freeze": 1, "back": 1, "flush": 0.3, "late": 2}
+CLOCKS = {"set_back": 0.5, "set_ahead": 0.5, "speed": 0.5}
+
+SHARED = {
+    "nothing happens": {"features": {"fails": 0.1, "redirects": 0.2, "waits": 0.1, "slow": 0.03}},
+    "kills": {
+        "faults": {"kill": 3, "stop": 1, "join": 1, "freeze": 1, "late": 1},
+        "features": ALL,
+    },
+    "all killed": {"faults": {"kill_all": 1, "kill": 1, "stop": 1}, "features": ALL},
+    "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2, "freeze": 0.5}, "features": ALL},
+    "split brain": {"faults": {"split": 2, "kill": 1, "late": 2, "cut": 1}, "features": ALL},
+    "clocks": {"faults": {**CLOCKS, "kill": 0.5, "freeze": 0.5}, "features": ALL},
+    "keys lost": {
+        "faults": {"key": 2, "keys": 1, "late": 1, "full": 1, "flush": 0.3},
+        "features": ALL,
+        "whole": False,
+    },
+    "everything": {
+        "faults": {**MIX, **CLOCKS, "split": 1, "full": 0.5, "cut": 0.5, "key": 1, "keys": 0.3},
+        "features": ALL,
+        "whole": False,
+    },
+    "everything, with a pace": {
+        "faults": {**MIX, **CLOCKS, "split": 1, "full": 0.5, "cut": 0.5, "key": 1},
+        "features": ALL,
+        "delay": 1.0,
+        "whole": False,
+    },
+    "a window": {
+        "faults": {**MIX, "split": 1, "set_back": 0.5},
+        "features": ALL,
+        "settings": {"BLOOM_WINDOW": "600"},
+    },
+    "unstorable requests": {
+        "faults": {"kill": 2, "stop": 1, "freeze": 1, "back": 1, "flush": 0.3},
+        "features": {"unstorable": 0.4, "redirects": 0.1, "wrong": 0.1},
+    },
+    "forgotten pages": {
+        "faults": {"kill": 2, "stop": 1, "freeze": 1, "back": 1, "split": 1, "late": 1},
+        "features": {"wrong": 0.4, "redirects": 0.3},
+    },
+    "freezes": {
+        "faults": {"freeze": 3, "kill": 0.3},
+        "features": {"redirects": 0.1, "waits": 0.1},
+        "delay": 1.0,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+        "concurrent": 1,
+        "pages": 40,
+        "hosts": 5,
+        "rate": 0.15,
+        "calm": 100.0,
+    },
+    "outages": {"faults": {"cut": 3, "full": 1, "freeze": 0.5}, "features": ALL},
+    "stops": {"faults": {"stop": 3, "join": 2, "full": 1, "cut": 1}, "features": ALL},
+    "hosts left alone": {
+        "faults": {"kill": 1, "freeze": 1, "back": 0.5},
+        "features": {"busy": 0.15, "fails": 0.2, "waits": 0.2},
+        "delay": 0.3,
+    },
+    "blocking callbacks": {
+        "faults": {"kill": 1, "late": 1},
+        "features": {"blocks": 0.3, "redirects": 0.1},
+    },
+}
+
+_LOST = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
+_VANISHED = """  if some then start_over() end
+  walk()
+  return some"""
+
+
+_ALONE = {"workers": 1, "concurrent": 1}  # so that most requests are in the server
+CONTROLS = {
+    "roll-backs without numbers": {
+        "faults": {"back": 2, "late": 2},
+        "without": {_LOST: ""},
+    },
+    "requests that vanish unnoticed": {
+        **_ALONE,
+        "faults": {"queue": 1},
+        "whole": False,
+        "without": {_VANISHED: ""},
+    },
+    "flushes without start()": {
+        **_ALONE,
+        "faults": {"flush": 1},
+        "patches": [(Starts, "run", lambda _: succeed(None))],
+    },
+    "requests that do not wait": {
+        "faults": {"kill": 1},
+        "features": {"waits": 0.3},
+        "patches": [(frontier, "pop_due", lambda *_: 0.0)],
+    },
+    "pages that are done once they are sent": {
+        "faults": {"kill": 1},
+        "patches": [(Engine, "has", lambda *_: False)],
+    },
+}
+SETS = SHARED | CONTROLS

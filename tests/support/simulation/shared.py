@@ -1,0 +1,154 @@
+"""Workers that share a crawl in Redis, and what happens to them and to the server."""
+
+from support.simulation import servers
+from support.simulation.account import SharedAccount
+from support.simulation.servers import BASE, KEY, Servers
+from support.simulation.world import World
+
+
+class SharedWorld(World):
+    """One history of a crawl in Redis.
+
+    Args:
+        url: of a Redis server that nobody else uses.
+        without: what is replaced in the scripts, and by what: for controls that must lose.
+        loss: share of calls that get lost, and of replies.
+        whole: whether no fault takes only a part of what the server has. Then the account must be
+            right all the time.
+    """
+
+    def __init__(self, url, seed, *, without=(), loss=0.03, whole=True, settings=(), **others):
+        self.servers = Servers(url, self, without=without, loss=loss)
+        servers.install(self)
+        self.account = SharedAccount(self, self.servers) if whole else None
+        self._shots, self._calls = [], 0
+        more = {"BLOOM_REDIS_URL": "redis://simulated", "BLOOM_REDIS_KEY": KEY, **dict(settings)}
+        super().__init__(seed, settings=more, **others)
+        if self.faulty:
+            self.after(4.0, self._shoot)
+
+    def spawn(self):
+        process = super().spawn()
+        process.side = self.servers.home
+        return process
+
+    def called(self):
+        """Check the account now and then, when a server has changed."""
+        self._calls += 1
+        if self.account is not None and self._calls % 20 == 0:
+            self.account.check(self.running.side)
+
+    def _shoot(self):
+        """Keep what the server has: it may go back to that."""
+        if self.faulty:
+            self._shots = [*self._shots[-20:], self.servers.shot(self.servers.home)]
+            self.after(self.chance.uniform(1, 8), self._shoot)
+
+    def calm_down(self):
+        super().calm_down()
+        self.servers.is_full = False
+        self._heal()
+
+    def check_end(self):
+        super().check_end()
+        left = self.servers.left()
+        if any(left.values()):
+            self.wrong.append(f"something is left: {left}")
+
+    # What happens to workers
+
+    def fault_kill_all(self):
+        for process in self.alive:
+            if process is not self.running:
+                process.kill()
+        self.spawn_later(1)
+
+    def fault_join(self):
+        self.spawn_later(0)
+
+    def fault_freeze(self):
+        if process := self.pick():
+            process.freeze(self.chance.choice((5, 20, 45, 100)))
+
+    def fault_speed(self):
+        """The clock of a worker runs faster or slower from now on."""
+        if process := self.pick():
+            process.clock.run_at(self.chance.choice((0.5, 1.0, 1.2, 2.0)))
+
+    def fault_cut(self):
+        """A worker reaches no server for a time."""
+        if process := self.pick():
+            process.side = None
+
+            def mend():
+                if process.side is None:
+                    process.side = self.servers.home
+
+            self.after(self.chance.choice((1, 10, 45, 100)), mend)
+
+    # What happens to the server
+
+    def fault_late(self):
+        self.servers.repeat_late()
+
+    def fault_back(self):
+        """It goes back to an older state."""
+        if self._shots and not self._is_split:
+            self.servers.put_back(self.servers.home, self.chance.choice(self._shots))
+            self._shots = []
+
+    def fault_flush(self):
+        if not self._is_split:
+            self.servers.put_back(self.servers.home, {})
+            self._shots = []
+
+    def fault_key(self):
+        self.servers.delete()
+
+    def fault_queue(self):
+        self.servers.now.delete(BASE + "queue")
+
+    def fault_keys(self):
+        self.servers.delete(0.4)
+
+    def fault_set_back(self):
+        """Its clock goes back."""
+        self.servers.skew[self.servers.home] -= self.chance.choice((3, 100, 4000))
+
+    def fault_set_ahead(self):
+        self.servers.skew[self.servers.home] += self.chance.choice((3, 100, 90_000))
+
+    def fault_full(self):
+        """It has no memory for a time."""
+        self.servers.is_full = True
+
+        def mend():
+            self.servers.is_full = False
+
+        self.after(self.chance.choice((0.5, 5, 40)), mend)
+
+    @property
+    def _is_split(self):
+        return any(process.side not in (self.servers.home, None) for process in self.alive)
+
+    def fault_split(self):
+        """Some workers reach a replica that takes itself for the primary, and may be late."""
+        if self._is_split:
+            return
+        servers, chance = self.servers, self.chance
+        other = 1 - servers.home
+        late = self._shots[-4:] if chance.random() < 0.6 else ()
+        servers.put_back(other, chance.choice(late) if late else servers.shot(servers.home))
+        servers.skew[other] = servers.skew[servers.home] + chance.choice((0, 0, 0.3, -0.3, 5, -5))
+        for process in self.alive:
+            if chance.random() < 0.5:
+                process.side = other
+        self.after(chance.choice((2, 10, 40, 100)), self._heal)
+
+    def _heal(self):
+        """All reach one server again, and what the other one has is gone."""
+        if self._is_split and self.chance.random() < 0.5:
+            self.servers.home = 1 - self.servers.home
+        for process in self.processes:
+            process.side = self.servers.home
+        self._shots = []

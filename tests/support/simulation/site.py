@@ -1,0 +1,214 @@
+"""A site that exists in a simulation only, and the spider that crawls it.
+
+Page 0 leads to all others. A link may lead over redirects, wait, be fetched again after a time, or
+have a callback that cannot be stored; a page may fail, be slow, be wrong for a while (its callback
+forgets it, and asks for it again), or have a callback that blocks.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from functools import partial
+
+from scrapy import Request, Spider
+from scrapy.exceptions import DownloadTimeoutError
+from scrapy.http import HtmlResponse, TextResponse
+
+import scrapy_bloom
+from support.simulation.clock import TIME
+
+KINDS = "page", "redirect", "twice", "itself"
+"""First parts of a path: the page, what redirects to it, to that, and once to its own URL."""
+
+
+class Link:
+    """A link to a page: over which kind of URL, and how it is requested."""
+
+    def __init__(self, page):
+        self.page, self.kind, self.meta = page, "page", {}
+        self.unstorable = self.errback = False
+        self.priority = 0
+
+
+class Site:
+    """The pages, and what has become of them.
+
+    Args:
+        world: in which it is.
+        pages: how many.
+        hosts: on how many hosts.
+        features: shares of links or pages that have each, by name.
+        answers: how many seconds an answer may take.
+
+    Attributes:
+        links: of each page.
+        parsed: how often each page's callback has come to its end.
+        early: pages that were fetched before the time they were to wait for.
+    """
+
+    def __init__(self, world, pages, hosts, features, answers):
+        self._world, self._hosts, self._features = world, hosts, features
+        self._answers = answers
+        self._chance = chance = world.chance
+        self.pages = range(pages)
+        self.seeds = [0, 1][: chance.choice((1, 2))]
+        self.links = defaultdict(list)
+        self.parsed = Counter()
+        self.early = []
+        self._not_before = []
+        for page in self.pages[1:]:
+            self._link(chance.randrange(max(0, page - 30), page), page)
+            for _ in range(chance.choice((0, 0, 1, 2))):
+                self._link(chance.randrange(pages), page)
+        self._wrong = self._some("wrong", (1, 1, 2))
+        self._fails = self._some("fails", (1, 2))
+        self._slow = self._some("slow", (10, 50))
+        self._blocks = self._some("blocks", (3, 12, 40))
+        self._left_alone = Counter()  # hosts, each until when
+
+    def _some(self, feature, values):
+        share, chance = self._features.get(feature, 0), self._chance
+        return Counter(
+            {page: chance.choice(values) for page in self.pages if chance.random() < share}
+        )
+
+    def _link(self, by, to):
+        chance = self._chance
+
+        def has(feature):
+            return chance.random() < self._features.get(feature, 0)
+
+        link = Link(to)
+        link.unstorable, link.errback = has("unstorable"), chance.random() < 0.3
+        if has("redirects"):
+            link.kind = chance.choice(KINDS[1:])
+        if has("waits"):
+            link.meta["bloom_delay"] = chance.choice((1, 10, 100))
+        if has("ages"):
+            link.meta["bloom_max_age"] = chance.choice((1, 30, 1000))
+        if chance.random() < 0.3:
+            link.priority = chance.choice((-5, 5, 100))
+        self.links[by].append(link)
+
+    def url(self, kind, page):
+        host = page + (kind == "twice")
+        return f"http://h{host % self._hosts}.test/{kind}/{page}"
+
+    @property
+    def lost(self):
+        """Pages that were never fetched."""
+        return [page for page in self.pages if not self.parsed[page]]
+
+    # What a spider does with it
+
+    def start(self, spider):
+        for page in self.seeds:
+            yield Request(self.url("page", page), spider.parse)
+
+    def parse(self, spider, response):
+        page = page_of(response.url)
+        if self._wrong[page] > 0:
+            self._wrong[page] -= 1
+            scrapy_bloom.forget(response.request, spider.crawler)
+            yield Request(response.url, spider.parse)
+            return
+        if self._blocks[page] and self._world.faulty and self._chance.random() < 0.5:
+            process = self._world.running
+            act = self._chance.choice((process.freeze, process.block))
+            act(self._blocks[page])
+        for link in self.links[page]:
+            yield self._request(spider, link)
+        self.parsed[page] += 1
+        self._world.note("parsed", self._world.running.name, page)
+        yield {"page": page}
+
+    def _request(self, spider, link):
+        meta, callback = dict(link.meta), spider.parse
+        if "bloom_delay" in meta:  # retries and redirects have it, too, but come later
+            meta["asked"] = len(self._not_before)
+            self._not_before.append(TIME.now + meta["bloom_delay"])
+        if link.unstorable:
+            callback = partial(callback)  # has no name by which it could be found again
+        errback = spider.failed if link.errback else None
+        return Request(
+            self.url(link.kind, link.page),
+            callback,
+            errback=errback,
+            meta=meta,
+            priority=link.priority,
+        )
+
+    # What a server does with it
+
+    async def serve(self, request):
+        kind, page = request.url.split("/")[3], page_of(request.url)
+        host, is_page = request.url.split("/")[2], kind == "page"
+        asked = request.meta.get("asked")
+        if asked is not None and TIME.now < self._not_before[asked] - 0.01:
+            self.early.append(request.url)
+        chance = self._chance
+        self._world.note("served", self._world.running.name, request.url)
+        await asyncio.sleep(chance.choice(self._answers) + is_page * self._slow[page])
+        if self._world.faulty and chance.random() < self._features.get("busy", 0):
+            until = TIME.now + chance.choice((2, 15, 60))
+            self._left_alone[host] = max(self._left_alone[host], until)
+        if (wait := self._left_alone[host] - TIME.now) > 0:
+            headers = {"Retry-After": str(int(wait) + 1)}
+            return TextResponse(
+                request.url, status=chance.choice((429, 503)), headers=headers, request=request
+            )
+        if is_page and self._fails[page] > 0:
+            self._fails[page] -= 1
+            if chance.random() < 0.5:
+                return TextResponse(request.url, status=500, request=request)
+            raise DownloadTimeoutError
+        to = {"redirect": "page", "twice": "redirect"}.get(kind)
+        if kind == "itself" and not request.meta.get("redirect_times"):
+            to = kind
+        if to is not None:
+            headers = {"Location": self.url(to, page)}
+            return HtmlResponse(request.url, status=302, headers=headers, request=request)
+        return HtmlResponse(request.url, body=b"<html>", request=request)
+
+
+def page_of(url):
+    """Return the page that a URL belongs to."""
+    return int(url.rsplit("/", 1)[1])
+
+
+class Handler:
+    """A download handler: the network of a simulation."""
+
+    lazy = False
+
+    def __init__(self, site):
+        self._site = site
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler.spidercls.site)
+
+    async def download_request(self, request):
+        return await self._site.serve(request)
+
+    async def close(self):
+        pass
+
+
+class SiteSpider(Spider):
+    """Follows all links of a site, which a subclass names."""
+
+    name = "spider"
+    site = None
+
+    def __repr__(self):
+        return "<the spider>"  # without an address, which differs each time
+
+    async def start(self):
+        for request in self.site.start(self):
+            yield request
+
+    def parse(self, response):
+        yield from self.site.parse(self, response)
+
+    def failed(self, failure):
+        """Do nothing, as errbacks that only log do."""

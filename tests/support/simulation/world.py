@@ -1,0 +1,263 @@
+"""A history: processes that crawl a site, in steps whose order is left to chance."""
+
+import gc
+import heapq
+import itertools
+import logging
+import random
+import secrets
+from math import inf
+
+from support.internals import be_simulated
+from support.simulation.clock import TIME, Clock
+from support.simulation.process import Process, Thread
+from support.simulation.site import Handler, Site, SiteSpider
+
+_PATIENCE = 2_000.0
+"""Seconds in which a crawl must end once nothing happens to it any more."""
+
+_CLOCKS = {"set_ahead", "set_back", "speed", "split"}
+"""Faults after which clocks differ."""
+
+_MIDDLEWARES = (
+    *("cookies.CookiesMiddleware", "defaultheaders.DefaultHeadersMiddleware"),
+    *("downloadtimeout.DownloadTimeoutMiddleware", "httpauth.HttpAuthMiddleware"),
+    *("httpcache.HttpCacheMiddleware", "httpcompression.HttpCompressionMiddleware"),
+    *("httpproxy.HttpProxyMiddleware", "offsite.OffsiteMiddleware"),
+    *("redirect.MetaRefreshMiddleware", "robotstxt.RobotsTxtMiddleware"),
+    *("stats.DownloaderStats", "useragent.UserAgentMiddleware"),
+)
+SETTINGS = {
+    "ADDONS": {"scrapy_bloom.Addon": 500},
+    "BLOOM_CAPACITY": 1000,
+    "BOT_NAME": "simulated",
+    "CONCURRENT_ITEMS": 2,
+    "DOWNLOADER_MIDDLEWARES": {
+        f"scrapy.downloadermiddlewares.{name}": None for name in _MIDDLEWARES
+    },
+    "DOWNLOAD_HANDLERS": {
+        "http": Handler,
+        **dict.fromkeys(("https", "ftp", "file", "data", "s3")),
+    },
+    "EXTENSIONS": {"scrapy.extensions.logstats.LogStats": None},
+    "LOG_ENABLED": False,
+    "MEMUSAGE_ENABLED": False,
+    "REMOTE_CONTROL_ENABLED": False,
+    "RETRY_TIMES": 40,
+    "TELNETCONSOLE_ENABLED": False,
+    "TWISTED_REACTOR_ENABLED": False,
+    "WARN_ON_GENERATOR_RETURN_VALUE": False,  # it parses the source of each callback
+}
+
+
+class World:
+    """One history.
+
+    Args:
+        seed: of everything that is left to chance.
+        pages: of the site.
+        hosts: of the site.
+        workers: how many there are at first.
+        features: of the site.
+        answers: how many seconds it may take for one.
+        faults: how often each kind comes, relative to the others; the class of a world has them.
+        rate: how many faults come in a second.
+        calm: after so many seconds nothing happens any more.
+        delay: ``DOWNLOAD_DELAY``.
+        concurrent: ``CONCURRENT_REQUESTS``.
+        latencies: of calls beside the event loop.
+        settings: others.
+
+    Attributes:
+        running: the process whose code runs, or None.
+        faulty: whether faults still come.
+        history: what has happened, each with its time.
+        wrong: what must not have happened, beside lost pages.
+    """
+
+    settings = SETTINGS
+
+    def __init__(
+        self,
+        seed,
+        *,
+        pages=30,
+        hosts=3,
+        workers=3,
+        features=(),
+        faults=(),
+        rate=0.4,
+        calm=40.0,
+        delay=0.0,
+        concurrent=4,
+        answers=(0.1, 0.5, 2.0, 5.0),
+        latencies=(0.001, 0.005, 0.03, 0.3),
+        settings=(),
+    ):
+        self.chance = random.Random(seed)
+        random.seed(seed)  # Scrapy's jitter
+        secrets.token_bytes = self.chance.randbytes
+        secrets.token_hex = lambda count: self.chance.randbytes(count).hex()
+        TIME.now, TIME.clock = 0.0, Clock()
+        Thread.world = self
+        be_simulated(Thread)
+        self.running, self.history, self.wrong = None, [], []
+        self._numbers, self._events, self._names = itertools.count(), [], itertools.count()
+        self._latencies = latencies
+        self._faults, self._rate = dict(faults), rate
+        self.faulty = bool(self._faults)
+        self.site = Site(self, pages, hosts, dict(features), answers)
+        self.settings = {
+            **self.settings,
+            "CONCURRENT_REQUESTS": concurrent,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": concurrent,
+            "DOWNLOAD_DELAY": delay,
+            "RANDOMIZE_DOWNLOAD_DELAY": False,
+            **dict(settings),
+        }
+        self.processes = []
+        for _ in range(workers):
+            self.spawn()
+        self._calm = calm if self.faulty else 0.0
+        if self.faulty:
+            self.after(self.chance.expovariate(rate), self._next_fault)
+            self.at(calm, self.calm_down)
+
+    # Processes
+
+    def spawn(self):
+        """Start one more process."""
+        spider = type("Spider", (SiteSpider,), {"site": self.site})
+        process = Process(self, f"W{next(self._names)}", spider, self.settings)
+        self.note("started", process.name)
+        self.processes.append(process)
+        return process
+
+    def spawn_later(self, seconds, most=6):
+        """Start one in a while, unless there are enough."""
+
+        def start():
+            if len(self.alive) < most:
+                self.spawn()
+
+        self.after(seconds, start)
+
+    @property
+    def alive(self):
+        return [process for process in self.processes if process.alive]
+
+    def pick(self):
+        """Return any live process whose code does not run just now, None if there is none."""
+        others = [process for process in self.alive if process is not self.running]
+        return self.chance.choice(others) if others else None
+
+    # Time
+
+    def at(self, moment, do):
+        """Call a function then."""
+        heapq.heappush(self._events, (moment, next(self._numbers), do))
+
+    def after(self, seconds, do):
+        """Call a function in so many seconds."""
+        self.at(TIME.now + seconds, do)
+
+    def latency(self):
+        return self.chance.choice(self._latencies)
+
+    def note(self, *what):
+        """Write down what has happened."""
+        self.history.append((round(TIME.now, 3), *what))
+
+    # Faults
+
+    def _next_fault(self):
+        self.maybe_fault(1.0)
+        self.after(self.chance.expovariate(self._rate), self._next_fault)
+
+    def maybe_fault(self, probability):
+        """Let something happen now with some probability."""
+        if self.faulty and self.chance.random() < probability:
+            kinds = [*self._faults]
+            kind = self.chance.choices(kinds, [self._faults[kind] for kind in kinds])[0]
+            self.note("fault", kind)
+            getattr(self, f"fault_{kind}")()
+
+    def calm_down(self):
+        """Let nothing happen any more."""
+        self.faulty = False
+
+    def fault_kill(self):
+        if process := self.pick():
+            process.kill()
+            self.spawn_later(self.chance.choice((0.5, 5, 40)))
+
+    def fault_stop(self):
+        """Stop one cleanly, which sometimes is not given the time it needs."""
+        process = self.pick()
+        if process and process.may_stop:
+            process.stop()
+            if self.chance.random() < 0.3:
+                self.after(self.chance.choice((0.1, 1, 5)), process.kill)
+            self.spawn_later(self.chance.choice((0.5, 5, 40)))
+
+    # The run
+
+    def run(self):
+        """Crawl; return the pages that were lost."""
+        handler = _Log(self)
+        logging.getLogger().addHandler(handler)
+        gc.disable()
+        try:
+            while self._step():
+                pass
+        finally:
+            gc.enable()
+            logging.getLogger().removeHandler(handler)
+            for process in self.processes:
+                process.close()
+        self.check_end()
+        return self.site.lost
+
+    def _step(self):
+        """Let the next thing happen; return whether there is one."""
+        if not (self.faulty or self.alive):
+            ended = [each for each in self.processes if (each.ended or -1) >= self._calm]
+            if any(process.reason == "finished" for process in ended):
+                return False
+            self.spawn()
+        due = [(process.next_time, process) for process in self.alive]
+        event = self._events[0][0] if self._events else inf
+        moment = min([event, *(time for time, _ in due)])
+        if moment > self._calm + _PATIENCE:
+            self.wrong.append("it never ends")
+            return False
+        TIME.now = max(TIME.now, moment) + 1e-6
+        now = [process for time, process in due if time <= TIME.now]
+        if event <= TIME.now and (not now or self.chance.random() < 0.5):
+            heapq.heappop(self._events)[2]()
+        else:
+            self.chance.choice(now).step()
+        return True
+
+    def check_end(self):
+        """Check what must be so once the crawl is over."""
+        for process in self.processes:
+            if process.reason not in (None, "finished", "shutdown"):
+                self.wrong.append(f"{process.name} ended: {process.reason}")
+        if self.site.early and not _CLOCKS.intersection(self._faults):
+            self.wrong.append(f"fetched too early: {self.site.early}")
+
+
+class _Log(logging.Handler):
+    """Writes warnings down, and errors that nobody expects."""
+
+    def __init__(self, world):
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record):
+        running, text = self._world.running, record.getMessage()
+        self._world.note("logged", running and running.name, record.levelname, text[:300])
+        if record.exc_info and record.exc_info[0] is not None:
+            error = record.exc_info[1]
+            self._world.wrong.append(f"{record.name} logged an error: {error!r}")
