@@ -158,7 +158,7 @@ class Call:
     entries: list[Entry] = field(default_factory=list)
     take: int = 0
     room: int = MOST_BYTES
-    through: bool = True
+    through: bool = False
     risky: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
     lost: list[Lost] = field(default_factory=list)
