@@ -124,6 +124,14 @@ def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> Wait
         return request._replace(problem=f"{type(error).__name__}: {error}")
 
 
+def priority_in(body: bytes) -> int:
+    """Return Scrapy's priority of a stored request, if it can be decoded."""
+    try:
+        return int(_fields(body).get("priority", 0))
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return 0
+
+
 def slot_in(body: bytes) -> bytes:
     """Return the download slot of a stored request, if it can be decoded; else the host."""
     try:
