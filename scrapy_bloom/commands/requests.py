@@ -8,6 +8,7 @@ import pickle
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.reading import Reading, Refused
 
 
@@ -43,7 +44,6 @@ class WaitingRequest(NamedTuple):
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
-        reason: why it is on the failed list: ``died``, ``blocked`` or ``unreadable``.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
@@ -53,8 +53,55 @@ class WaitingRequest(NamedTuple):
     depth: int = 0
     callback: str = ""
     problem: str = ""
-    reason: str = ""
     not_before: float = 0.0
+
+
+class FailedRequest(NamedTuple):
+    """A request on the failed list.
+
+    Attributes:
+        reason: a status, the name of an exception, or what no worker has told.
+        url: as in what follows.
+        date: when it failed, in seconds since 1970; 0 if that is not known.
+        tries: in how many runs it has failed, as far as they count; of one that workers died with,
+            how many.
+        worker: which one has said so; empty in a job directory.
+        message: what the exception says.
+        request: the rest of what can be decoded.
+    """
+
+    reason: str
+    url: str
+    date: float
+    tries: int
+    worker: str
+    message: str
+    request: WaitingRequest
+
+    @classmethod
+    def of(cls, failed: Failed, priority: int = 0, *, in_redis: bool = False) -> FailedRequest:
+        """Return a row of the failed list for display."""
+        request = readable(failed.body, priority, in_redis=in_redis)
+        return cls(
+            failed.kind,
+            request.url,
+            failed.date,
+            failed.tries,
+            failed.worker,
+            failed.message,
+            request,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        known = {**self._asdict(), **self.request._asdict()}
+        del known["request"], known["not_before"]
+        return known
+
+
+def matches(kind: str, reason: str) -> bool:
+    """Return whether a request failed for a reason: ``ValueError`` is one in any callback, too."""
+    return not reason or kind == reason or kind.startswith(f"{reason} ")
 
 
 def readable(
@@ -81,6 +128,14 @@ def readable(
         )
     except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
         return request._replace(problem=f"{type(error).__name__}: {error}")
+
+
+def priority_in(body: bytes) -> int:
+    """Return Scrapy's priority of a stored request, if it can be decoded."""
+    try:
+        return int(_fields(body).get("priority", 0))
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return 0
 
 
 def slot_in(body: bytes) -> bytes:

@@ -15,8 +15,9 @@
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
-for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [unread] = 'zset', [turns] = 'zset', [frees] = 'zset',
-  [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash'}) do
+for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [unread] = 'zset', [turns] = 'zset',
+  [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [reasons] = 'hash',
+  [statuses] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -51,6 +52,7 @@ if made then
   disown()
   -- Without the header nobody knows by which clock these times are. All pages are fetched again.
   call('UNLINK', later, turns, frees, holds)
+  forget_account()
   call('PERSIST', header)
   call('HSET', header, 'well', string.format('%.3f %.3f %.3f 0', now, now, now), unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first')
