@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
@@ -104,6 +107,15 @@ class RedisTarget:
             requests = Reader(worker, self.key).upcoming(count)
             return [readable(each.body, each.priority) for each in requests]
 
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Connect to look for pages."""
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
+            plan = reader.existing().plan
+            requests = partial(_found, Finder(worker, self.key)) if plan.order else None
+            yield View(identity_in(plan), reader.contains_many, requests)
+
     # Changing
 
     def retry(self) -> int:
@@ -124,15 +136,12 @@ class RedisTarget:
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
-        """Connect for a verb: to inspect, or to join the workers for a change.
+        """Join the workers for a change.
 
-        :param verb: ``contains``, ``add`` or ``forget``; ``add`` creates the filter if necessary.
+        :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
         with self.connected() as worker:
             reader = Reader(worker, self.key)
-            if verb == "contains":
-                yield identity_in(reader.existing().plan), reader.contains_many
-                return
             state = reader.state() if verb == "add" else reader.existing()
         owner = self._project.owner if self._project.keeps_requests else {}
         plan = self.plan(**owner) if state is None else state.plan
@@ -177,6 +186,27 @@ class RedisTarget:
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."
                     f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
                 )
+
+
+def _found(finder: Finder) -> Iterator[Found]:
+    """Yield the requests that are not done.
+
+    Those that go from a worker to another or to the failed list meanwhile are met the second time.
+    """
+    yield from _begun(finder)
+    line = Line("waiting", finder.holds())
+    for each, date in finder.waiting():
+        place = line.place(each.slot.decode(errors="replace"), each.body, date)
+        yield Found(each.body, each.fingerprint, place)
+    yield from _begun(finder)
+
+
+def _begun(finder: Finder) -> Iterator[Found]:
+    for each, worker, seconds in finder.in_flight():
+        place = Place("in flight", worker=worker, seconds=seconds)
+        yield Found(each.body, each.fingerprint, place)
+    for each in finder.failed():
+        yield Found(each.body, each.fingerprint, Place("failed", reason=each.note))
 
 
 def identity_in(plan: Plan) -> Identity:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import marshal
 import pickle
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+from scrapy import Request
+
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 
 
 class StoredRequest(NamedTuple):
@@ -74,6 +79,33 @@ def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> Wait
         )
     except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
         return request._replace(problem=f"{type(error).__name__}: {error}")
+
+
+def marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> Iterator[bytes]:
+    """Yield the marks of the pages that a stored request stands for.
+
+    It may be a redirect or a retry: then they are also those of the requests before it. Nothing is
+    yielded for one that cannot be decoded.
+    """
+    try:
+        fields = _fields(body)
+        meta = fields.get("meta") or {}
+        yield fingerprint(
+            Request(
+                str(fields["url"]),
+                method=str(fields.get("method", "GET")),
+                headers=fields.get("headers"),
+                body=fields.get("body"),
+                meta=meta,
+                encoding=str(fields.get("encoding", "utf-8")),
+            )
+        )
+        yield from map(bytes.fromhex, meta.get(CHAIN, ()))
+        original = meta.get(ORIGINAL)
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return
+    if original:
+        yield from marks_in(original, fingerprint)
 
 
 def slot_in(body: bytes) -> bytes:

@@ -25,8 +25,8 @@ Nothing is written before the first commit, which also records that a run has be
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from os.path import samestat
@@ -40,7 +40,7 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.failed import FailedList
+from scrapy_bloom.local.failed import FailedList, stored_failures
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.values import write_span
@@ -215,13 +215,31 @@ class Store:
 
     def count_start(self, mark: bytes) -> bool:
         """Note the mark of a start request that is not filtered; return whether it was noted."""
-        if mark in self._new_starts:
-            return True
-        asked = "SELECT 1 FROM starts WHERE mark = ?"
-        if self._database.execute(asked, (mark,)).fetchone():
+        if mark in self._new_starts or self._has_start(mark):
             return True
         self._new_starts.add(mark)
         return False
+
+    def _has_start(self, mark: bytes) -> bool:
+        asked = "SELECT 1 FROM starts WHERE mark = ?"
+        return self._database.execute(asked, (mark,)).fetchone() is not None
+
+    def knows_many(self, marks: Iterable[bytes]) -> list[bool]:
+        """Return for each page whether it is seen, or is a start request that was counted."""
+        return [mark in self.filter or self._has_start(mark) for mark in marks]
+
+    def failures(self) -> Iterator[tuple[int, Failed | None]]:
+        """Yield the requests on the failed list, the oldest first; None if one is damaged."""
+        return stored_failures(self._database)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Have all that is read be of one commit: rows may move while a crawl runs."""
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("ROLLBACK")
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
