@@ -40,13 +40,14 @@ class Account(NamedTuple):
     def __str__(self) -> str:
         """Return it as a list of phrases."""
         unparsed = f" ({_list(self.statuses)} without a callback)" if self.statuses else ""
+        reasons = f" ({_list(self.reasons)})" if self.reasons else ""
         return ", ".join(
             phrase
             for count, phrase in (
                 (1, counted(self.pages, "page")),
                 (1, f"{self.done:,} done{unparsed}"),
                 (self.redirected, f"{self.redirected:,} redirected to seen pages"),
-                (self.failed, f"{self.failed:,} failed ({_list(self.reasons)})"),
+                (self.failed, f"{self.failed:,} failed{reasons}"),
                 (1, f"{self.waiting:,} waiting"),
                 (self.in_flight, f"{self.in_flight:,} in flight"),
             )

@@ -62,6 +62,7 @@ class Frontier:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
+        self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
         self._judge = Judge(crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
@@ -122,7 +123,7 @@ class Frontier:
                 Deferred.fromCoroutine(self._decide(request, verdict, origin))
                 origin = None
         if origin is not None:
-            in_flight.note_stored(origin, request, shared=self._backend.shared)
+            in_flight.note_stored(origin, request)
         if due:
             self._await_due()
         if self._backend.due < self._timer.due:
@@ -239,12 +240,18 @@ class Frontier:
         The page that yielded it is not done before that.
         """
         question = self._ledger.ask()
+        if origin is not None:
+            self._in_flight.await_verdict(origin)
         verdict = await answer
         if verdict is SEEN:
             self._note_duplicate(request, origin)
         elif origin is not None:
-            self._in_flight.note_stored(origin, request, shared=self._backend.shared)
+            self._in_flight.note_stored(origin, request)
         self._ledger.answer(question)
+        if origin is not None:
+            self._in_flight.decided(origin)
+            self._note_ended()
+            self._arm()
         if verdict is not SEEN:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)

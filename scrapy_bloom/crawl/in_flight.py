@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.history import AGAIN, ORIGINAL, TRIES
+from scrapy_bloom.crawl.history import AGAIN, ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
+
+
+_MOST_TARGETS: Final = 10_000
+"""Targets of redirects that any worker may take: so many of them are awaited."""
 
 
 class Visit:
@@ -83,6 +87,7 @@ class InFlight:
 
     Attributes:
         kept_marks: by mark, the requests that wait or waited in memory, until :meth:`release`.
+        shared: whether other workers may take what was stored here.
     """
 
     def __init__(
@@ -99,7 +104,9 @@ class InFlight:
         self._visits: dict[Request, Visit] = {}
         self._kept: dict[Request, Visit] = {}
         self.kept_marks: dict[bytes, list[Visit]] = {}
+        self.shared = False
         self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
+        self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
         self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
         engine.watch(self)
@@ -116,7 +123,8 @@ class InFlight:
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
                 visit.mark, _ = self._identifier.identify(request)
-                self._targets.setdefault(visit.mark, [])
+                waiting = self._anywhere.pop(visit.mark, [])
+                self._targets.setdefault(visit.mark, []).extend(waiting)
                 if before := self._identifier.before(request):
                     led_to = {*before, visit.mark} - {before[0]}
                     visit.way = (*led_to,)
@@ -236,19 +244,23 @@ class InFlight:
         by = self._engine.yielded_by(request)
         return None if by is None else self._visits.get(by)
 
-    def note_stored(self, origin: Visit, request: Request, *, shared: bool = False) -> None:
-        """Record that a request was stored which came from a page: it may stand in its place.
+    def await_verdict(self, origin: Visit) -> None:
+        """Record that a page ends only once it is known what came from it: see :meth:`decided`."""
+        origin.waits_for += 1
 
-        :param shared: whether another worker may take it: how it ends is not known here then.
-        """
+    def decided(self, origin: Visit) -> None:
+        """Record that it is known what came from a page."""
+        self._end(origin)
+
+    def note_stored(self, origin: Visit, request: Request) -> None:
+        """Record that a request was stored which came from a page: it may stand in its place."""
         if ORIGINAL not in request.meta:
             self._deal_with(origin)
             return
         origin.ended = Ended.REPLACED
         with suppress(Exception):  # the project's fingerprinter
             origin.next_mark, _ = self._identifier.identify(request)
-            if not shared:
-                self._targets.setdefault(origin.next_mark, [])
+            self._expect(origin.next_mark, [])
 
     def note_redirected(self, origin: Visit, request: Request) -> None:
         """Record that a redirect of a page was dropped as seen.
@@ -263,17 +275,41 @@ class InFlight:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
         with suppress(Exception):  # it could be identified a moment ago
             mark, _ = self._identifier.identify(request)
-            if origin.waits_for and (waiting := self._targets.get(mark)) is not None:
+            waiting = self._targets.get(mark, self._anywhere.get(mark))
+            if origin.waits_for and waiting is not None:
                 origin.waits_for += 1
                 waiting.append(origin)
 
+    def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
+        """Note that a redirect's target is stored, and what waits for it."""
+        if not self.shared or any(visit.mark == mark for visit in self._visits.values()):
+            self._targets.setdefault(mark, []).extend(waiting)
+            return
+        self._anywhere.setdefault(mark, []).extend(waiting)
+        if len(self._anywhere) > _MOST_TARGETS:
+            self._let_go(self._anywhere.pop(next(iter(self._anywhere))))
+
+    def let_go(self) -> bool:
+        """End all that waits for targets of redirects, when nothing is in flight here.
+
+        Other workers have these, and how they end is not known here; or they wait for each other.
+
+        :returns: whether anything did.
+        """
+        for places in (self._anywhere, self._targets):
+            for mark in [*places]:
+                self._let_go(places.pop(mark, []))
+        return bool(self._done)
+
+    def _let_go(self, waiting: list[Visit]) -> None:
+        for page in waiting:
+            self._end(page)
+
     def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
         """Return the pages that have waited for a redirect's target, which has ended."""
-        if visit.ended is Ended.REPLACED and visit.next_mark == mark:
-            return []  # by a retry
         waiting = self._targets.pop(mark, [])
         if visit.ended is Ended.REPLACED and visit.next_mark is not None:
-            self._targets.setdefault(visit.next_mark, []).extend(waiting)
+            self._expect(visit.next_mark, waiting)
             return []
         for page in waiting:
             page.failure = page.failure or visit.failure
@@ -292,7 +328,7 @@ class InFlight:
 
     def answered(self, result: Any, request: Request) -> None:
         """Note what the downloader has answered. It has failed unless the spider deals with it."""
-        for key in (ORIGINAL, TRIES, AGAIN):
+        for key in (ORIGINAL, TRIES, AGAIN, START):
             request.meta.pop(key, None)
         visit = self._visits.get(request)
         if visit is None:

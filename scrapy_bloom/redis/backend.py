@@ -10,7 +10,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,18 +24,21 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import Downloads, Pulse, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.recent import Recent
-from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_request
+from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_fields, read_request
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import Answer, Call
+from scrapy_bloom.redis.key import Answer, Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
+    log_fetched_again,
     log_paces,
     log_unreadable,
     log_waiting,
@@ -64,7 +70,8 @@ class RedisBackend(Backend):
     def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
-        self._queue, self._dumps = queue, kind.dumps
+        self._in_flight = crawl.in_flight
+        self._queue, self._dumps, self._identifier = queue, kind.dumps, crawl.identifier
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         by_host = bool(
             has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
@@ -105,12 +112,18 @@ class RedisBackend(Backend):
         """Send a request with one of the next calls, unless this worker knows its mark."""
         if mark is not None and self._knows(mark, max_age):
             return True
+        start = b""
         try:
             body = self._dumps(request.to_dict(spider=self._spider))
+            meta = request.meta
+            if mark is None and START not in meta and self._engine.is_from_start(request):
+                meta[START] = start = blake2b(body, digest_size=16).digest()
+                body = self._dumps(request.to_dict(spider=self._spider))
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
-        return self._send(Entry(op, mark, body, request.priority, max_age, slot=slot, due=due))
+        entry = Entry(op, mark, body, request.priority, max_age, slot=slot, due=due, start=start)
+        return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
         return self._queue.knows(mark) or self._in_memory.has(mark)
@@ -163,6 +176,7 @@ class RedisBackend(Backend):
                 self._queue.release(taken, "unreadable")
                 log_unreadable(self._report, error)
                 continue
+            taken.origin = request.meta.get(START, b"")
             if taken.slot or not (until := self._turns.held_until(request)):
                 self._turns.begin(request, taken)
                 ready = request, taken
@@ -177,14 +191,34 @@ class RedisBackend(Backend):
 
     def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
         """Report with the next call that a request is done."""
-        if taken is not None:
-            self._queue.release(taken, "done")
+        origin = b"" if taken is None else taken.origin
+        self._queue.end(taken, Ending(ended, status, origin))
 
     def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
-        self._queue.release(taken, "done")
+        """Report with the next call that a request has failed."""
+        failed = Failed.of(taken.body, failure, time.time(), self._queue.shared.name)
+        original = replace(taken, body=failed.body)
+        if ORIGINAL in read_fields(taken.body)["meta"]:  # what the spider yielded is another one
+            request = read_request(failed.body, self._spider)
+            original.priority, original.fingerprint = request.priority, None
+            original.slot = self._turns.slot_for(request)
+            if not request.dont_filter:
+                with suppress(Exception):  # the project's fingerprinter
+                    original.fingerprint, _ = self._identifier.identify(request)
+        listed = failed._replace(body=original.member)
+        self._queue.fail(taken, Lost(taken.id, taken.origin, listed, (*way,)))
 
     def account(self) -> Account:
-        raise NotImplementedError
+        counts, here = self._queue.counts, self._queue.taken
+        return Account(
+            done=counts.done,
+            redirected=counts.redirected,
+            failed=counts.failed,
+            waiting=counts.waiting + counts.taken - here,
+            in_flight=here,
+            reasons={},
+            statuses={},
+        )
 
     def note_ended(self, count: int) -> None:
         """Collect turns that were not used, and requests that go back, for the next call."""
@@ -249,6 +283,7 @@ class RedisBackend(Backend):
             look=held or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
+            through=self._starts.through,
         )
         answer = Answer()
         if call is not None:
@@ -261,7 +296,12 @@ class RedisBackend(Backend):
             self._deliver(call, answer)
         if answer.taken:
             self._idle_since = inf
-        self._over = not (busy or held or self._has_more) and self._queue.is_over()
+        if answer.fetched_again:
+            log_fetched_again(self._report, answer.fetched_again)
+        idle = not (busy or held or self._has_more)
+        if idle and not self._queue.waiting and self._in_flight.let_go():
+            self._soon(0.0)
+        self._over = idle and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
             if not self._stopped:
@@ -334,9 +374,11 @@ class RedisBackend(Backend):
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
-        warn_of_failed(self._report, self._queue)
         self._report.describe(self._queue.shared.info())
-        await run_beside(self._queue.close)
+        account = await run_beside(self._queue.close)
+        if not self.broken:
+            self._report.account = account = account or self.account()
+            warn_of_failed(self._report, account)
         return not (self.broken or self._queue.has_work)
 
     # What waits

@@ -81,7 +81,7 @@ _ELSEWHERE: Final = re.compile(r"\b(READONLY|NOREPLICAS|MASTERDOWN)\b")
 
 _TRUE: Final = ("1", "true", "yes", "on")
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
-_REQUESTS: Final = ("_queue", "_workers")
+_REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
     "ask": ("_bits",),
     "call": (*_REQUESTS, "_bits", "_marks"),

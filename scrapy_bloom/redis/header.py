@@ -12,7 +12,7 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"4"
+FORMAT: Final = b"5"
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
 FIELDS: Final = (
@@ -34,6 +34,9 @@ class Counts(NamedTuple):
         workers: that hold a lease; 0 as long as nobody has looked, as with the others that follow.
         hosts: download slots with requests that need not wait for a time.
         held: download slots that are left alone.
+        done: pages that are done.
+        redirected: pages that were redirected to pages that were seen.
+        more: 1 if requests on the failed list will be put back before the crawl is over, else 0.
     """
 
     waiting: int = 0
@@ -44,6 +47,9 @@ class Counts(NamedTuple):
     workers: int = 0
     hosts: int = 0
     held: int = 0
+    done: int = 0
+    redirected: int = 0
+    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,8 @@ class State:
             read_slices(header["first"] + b":0:0:0:0")
             if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
                 raise ValueError("no slices, another window, or a negative number")
-            counts = Counts(*(int(header[name]) for name in _COUNTED))
+            ended = {name: int(header.get(name, 0)) for name in ("done", "redirected")}
+            counts = Counts(*(int(header[name]) for name in _COUNTED), **ended)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
             leases = {name: float(end) for name, end in ends.items()}

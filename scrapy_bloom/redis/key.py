@@ -19,6 +19,9 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
@@ -60,7 +63,12 @@ AHEAD: float = 0.4
 _PACE: Final = struct.Struct(">dd")  # delay, jitter
 _SECONDS: Final = struct.Struct(">d")
 _LENGTH: Final = struct.Struct(">H")  # of a slot
+_BODY: Final = struct.Struct(">I")  # its length
+_LOST: Final = struct.Struct(">8sB")  # id, length of the key
+_START: Final = struct.Struct(">H16s")  # number of the entry, what identifies the request
+_ENDINGS: Final = {Ended.DONE: b"d", Ended.REDIRECTED: b"r"}  # others count as nothing
 _YES: Final = ord("1")
+_MOST_KIND: Final = 1000  # bytes of a reason
 
 
 _LOSSES: Final = {
@@ -82,6 +90,46 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
         self.only_dead = answer == b"dead"
 
 
+class Ending(NamedTuple):
+    """How pages have ended that have not failed.
+
+    Attributes:
+        ended: as what they count.
+        status: to be counted, too; empty for none.
+        origin: see :class:`Taken`.
+    """
+
+    ended: Ended = Ended.DONE
+    status: str = ""
+    origin: bytes = b""
+
+
+DONE: Final = Ending()
+
+
+class Lost(NamedTuple):
+    """A request that has failed.
+
+    Attributes:
+        id: of what was taken.
+        origin: see :class:`Taken`.
+        failed: what is listed. Its body is the member to put back.
+        way: marks of where redirects led, to be forgotten.
+    """
+
+    id: bytes
+    origin: bytes
+    failed: Failed
+    way: tuple[bytes, ...] = ()
+
+    def packed(self) -> bytes:
+        """Return it as the scripts read it."""
+        kind, row = self.failed.kind.encode()[:_MOST_KIND], self.failed.pack()
+        head = _LOST.pack(self.id, len(self.origin)) + self.origin
+        given_up = bytes([self.failed.given_up])
+        return head + given_up + _LENGTH.pack(len(kind)) + kind + _BODY.pack(len(row)) + row
+
+
 @dataclass(eq=False)
 class Call:
     """One call, which is repeated until it is answered.
@@ -90,9 +138,12 @@ class Call:
         entries: at most :data:`plan.BATCH`.
         take: most requests to take.
         room: most bytes of them, after the first one.
-        retry: most failed requests to put back into the queue.
+        through: whether ``start()`` is through: what it might yield may be put back, too.
         risky: whether this worker has a risky request.
-        done: ids of requests that are done.
+        ended: ids of requests that have ended, by how; empty ones for those that were in memory.
+        lost: requests that have failed.
+        restored: members of failed requests to put back, by their keys on the list; empty for those
+            that count as done.
         back: ids of those that this worker has not begun.
         unreadable: ids of those that it could not read.
         unused: ids of those whose turns were not used, the latest first.
@@ -107,9 +158,11 @@ class Call:
     entries: list[Entry] = field(default_factory=list)
     take: int = 0
     room: int = MOST_BYTES
-    retry: int = 0
+    through: bool = True
     risky: bool = False
-    done: list[bytes] = field(default_factory=list)
+    ended: dict[Ending, list[bytes]] = field(default_factory=dict)
+    lost: list[Lost] = field(default_factory=list)
+    restored: dict[bytes, bytes] = field(default_factory=dict)
     back: list[bytes] = field(default_factory=list)
     unreadable: list[bytes] = field(default_factory=list)
     unused: list[bytes] = field(default_factory=list)
@@ -131,6 +184,8 @@ class Answer(NamedTuple):
         held: slots that are left alone, each until when, by ``time.monotonic()``: where hosts share
             one slot, and for requests that are only in memory, nothing else says so.
         void: whether there was a surprise instead: what was taken before is no longer ours.
+        fetched_again: how many failed requests of earlier runs this run has put back, with the
+            last of them.
         start_over: whether the server has lost something, too. What this worker has taken and not
             begun must be offered again, and ``start()`` must run again.
     """
@@ -139,6 +194,7 @@ class Answer(NamedTuple):
     taken: Sequence[Taken] = ()
     next_turn: float = inf
     held: Mapping[bytes, float] = MappingProxyType({})
+    fetched_again: int = 0
     void: bool = False
     start_over: bool = False
 
@@ -281,14 +337,15 @@ class SharedKey:
         before = time.monotonic()
         report, digits, held, self._slices, *values = self._send(call)
         numbers = report.split()
-        counts = Counts(*map(int, numbers[:8]))
-        now, next_turn, queued, failed = map(int, numbers[9:])
+        now, next_turn, queued, failed, *ended, fetched_again = map(int, numbers[9:])
+        counts = Counts(*map(int, numbers[:8]), *ended)
         seen = iter(digits)
         answer = Answer(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [Taken.read(value, now) for value in values],
             next_turn / SECOND if next_turn >= 0 else inf,
             dict(_read_holds(held)),
+            fetched_again,
         )
         self._note_swept(queued, failed)
         self._answered, self.unanswered = self._number, None
@@ -397,14 +454,26 @@ class SharedKey:
         """The worker's name at this key."""
         return self._lives[1]
 
-    def leave(self, taken: Iterable[Taken] = ()) -> None:
+    def leave(self, taken: Iterable[Taken] = ()) -> Account | None:
         """Put back what this worker has taken, and deregister it.
 
+        :returns: what has become of all pages; None if the server has lost something.
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first)
-        self._worker.run("leave", self._key, *self._lives, ids)
+        word, *answer = self._worker.run("leave", self._key, *self._lives, ids)
+        if word != b"ok":
+            return None
+        waiting, others, failed, done, redirected = map(int, answer[0].split())
+        reasons, statuses = (
+            {
+                name.decode(errors="replace"): int(count)
+                for name, count in zip(each[::2], each[1::2], strict=True)
+            }
+            for each in answer[1:]
+        )
+        return Account(done, redirected, failed, waiting + others, 0, reasons, statuses)
 
     def _arguments(self, call: Call, next_slice: str, *, plain: bool) -> list[object]:
         marked = [
@@ -424,7 +493,7 @@ class SharedKey:
         if plain:
             return [*self._lives, numbers, *marks]
         more = (
-            *(call.take, call.room, call.retry),
+            *(call.take, call.room, int(call.through)),
             *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
         )
         now = time.monotonic()
@@ -438,7 +507,19 @@ class SharedKey:
             *self._lives,
             " ".join([numbers, *map(str, more)]),
             *marks,
-            *(b"".join(ids) for ids in (call.done, call.back, call.unreadable, call.unused)),
+            b"".join(_group(ending, ids) for ending, ids in call.ended.items()),
+            b"".join(lost.packed() for lost in call.lost),
+            b"".join(self.probe(mark) for lost in call.lost for mark in lost.way),
+            b"".join(
+                bytes([len(key)]) + key + _BODY.pack(len(member)) + member
+                for key, member in call.restored.items()
+            ),
+            b"".join(
+                _START.pack(number, entry.start)
+                for number, entry in enumerate(call.entries, 1)
+                if entry.start
+            ),
+            *(b"".join(ids) for ids in (call.back, call.unreadable, call.unused)),
             b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
             b"".join(map(with_length, call.busy)),
             " ".join(waits),
@@ -449,6 +530,18 @@ class SharedKey:
             b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.postponed),
             *(part for pair in queued for part in pair),
         ]
+
+
+def _group(ending: Ending, ids: list[bytes]) -> bytes:
+    """Return pages that have ended in one way as the scripts read them."""
+    status, origin, joined = ending.status.encode()[:_MOST_KIND], ending.origin, b"".join(ids)
+    return b"".join(
+        (
+            *(_ENDINGS.get(ending.ended, b"n"), _LENGTH.pack(len(status)), status),
+            *(bytes([len(origin)]), origin, _LENGTH.pack(ids.count(b""))),
+            *(_BODY.pack(len(joined)), joined),
+        )
+    )
 
 
 def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:

@@ -35,6 +35,8 @@ class Entry:
         source: anything that the caller wants back with the verdict.
         slot: the download slot of the request, at most 65,535 bytes.
         due: before when the request must not be sent, by ``time.monotonic()``; 0 for no such time.
+        start: 16 bytes that identify a start request, which each run and worker may send; else
+            empty.
     """
 
     op: str
@@ -45,14 +47,16 @@ class Entry:
     source: Any = None
     slot: bytes = b""
     due: float = 0.0
+    start: bytes = b""
 
     @property
     def queued(self) -> tuple[bytes, bytes]:
         """The member of the request, before and after what the server puts into it."""
         mark = self.fingerprint
         head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
-        reversed_ = _MOST_PRIORITY - max(-_MOST_PRIORITY, min(_MOST_PRIORITY, self.priority))
-        return with_length(self.slot) + _ORDER.pack(0, reversed_), head + (mark or b"") + self.body
+        return with_length(self.slot) + _ORDER.pack(0, _reversed(self.priority)), (
+            head + (mark or b"") + self.body
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +74,7 @@ class Taken:
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
-        note: on the failed list, why it is there: ``died``, ``blocked`` or ``unreadable``.
+        origin: 16 bytes that identify the start request of which it was made; else empty.
     """
 
     id: bytes
@@ -83,7 +87,7 @@ class Taken:
     delay: float = 0.0
     jitter: float = 0.0
     listed: bool = False
-    note: str = ""
+    origin: bytes = b""
 
     @classmethod
     def read(cls, value: bytes, now: int) -> Taken:
@@ -91,9 +95,8 @@ class Taken:
 
         :param now: the server's time, in microseconds.
         """
-        start, _, delay, jitter, listed, note, member = value.split(b" ", _WORDS)
+        start, _, delay, jitter, listed, _, member = value.split(b" ", _WORDS)
         taken = cls.read_member(member)
-        taken.note = note.decode()
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
         return taken
@@ -109,6 +112,19 @@ class Taken:
         end = at + max(0, length - 1)
         mark = member[at:end] if length else None
         return cls(name, slot, _MOST_PRIORITY - reversed_, tries, mark, member[end:])
+
+    @property
+    def member(self) -> bytes:
+        """The member of the queue that it would be if nobody had tried it."""
+        mark = self.fingerprint
+        length = 0 if mark is None else len(mark) + 1
+        head = _HEAD.pack(0, _reversed(self.priority), self.id, 0, length)
+        return with_length(self.slot) + head + (mark or b"") + self.body
+
+
+def _reversed(priority: int) -> int:
+    """Return a priority as the queue sorts it."""
+    return _MOST_PRIORITY - max(-_MOST_PRIORITY, min(_MOST_PRIORITY, priority))
 
 
 def with_length(slot: bytes) -> bytes:

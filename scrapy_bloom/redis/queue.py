@@ -22,11 +22,21 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
+from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import Counts
-from scrapy_bloom.redis.key import RISKY, Answer, Call, SharedKey, Surprise
+from scrapy_bloom.redis.key import (
+    DONE,
+    RISKY,
+    Answer,
+    Call,
+    Ending,
+    Lost,
+    SharedKey,
+    Surprise,
+)
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
@@ -84,7 +94,24 @@ class SharedQueue:
         self._buffer.append(entry)
         self.offering += 1
 
-    def release(self, taken: Taken, how: Literal["done", "back", "unreadable"]) -> None:
+    def end(self, taken: Taken | None, ending: Ending = DONE) -> None:
+        """Report how a request has ended, if this worker still has it.
+
+        :param taken: None for one that was only in memory.
+        """
+        if taken is None or self.still_ours(taken):
+            ids = self.next_call.ended.setdefault(ending, [])
+            ids.append(b"" if taken is None else taken.id)
+            if taken is not None:
+                self._taken.discard(taken)
+
+    def fail(self, taken: Taken, lost: Lost) -> None:
+        """Report that a request has failed, if this worker still has it."""
+        if self.still_ours(taken):
+            self._taken.discard(taken)
+            self.next_call.lost.append(lost)
+
+    def release(self, taken: Taken, how: Literal["back", "unreadable"]) -> None:
         """Let go of a request that was taken, if this worker still has it.
 
         :param how: the list of the next call that its id goes to.
@@ -115,6 +142,11 @@ class SharedQueue:
         return taken in self._taken
 
     @property
+    def taken(self) -> int:
+        """How many requests this worker has taken and not reported."""
+        return len(self._taken)
+
+    @property
     def is_full(self) -> bool:
         """Whether too many entries wait here."""
         return self.offering >= FULL
@@ -123,8 +155,9 @@ class SharedQueue:
     def has_work(self) -> bool:
         """Whether there is anything to send."""
         call = self.next_call
-        requests = call.done, call.back, call.unreadable, call.unused, call.postponed, call.holds
-        return self._call is not None or bool(self._buffer) or any(requests)
+        ended = call.ended, call.lost, call.back, call.unreadable
+        others = call.unused, call.postponed, call.holds
+        return self._call is not None or bool(self._buffer) or any(ended + others)
 
     @property
     def counts(self) -> Counts:
@@ -150,6 +183,7 @@ class SharedQueue:
         look: bool = False,
         default: Pace = UNPACED,
         busy: Sequence[bytes] = (),
+        through: bool = True,
     ) -> Call | None:
         """Return the call to make: the last one if it was not answered; None if there is none.
 
@@ -157,20 +191,32 @@ class SharedQueue:
         :param look: whether to call even if there is nothing to send.
         :param default: the pace of slots that have no other, for this worker.
         :param busy: slots of which it has enough requests.
+        :param through: whether ``start()`` is through.
         """
         take = min(BATCH, want)
         # Without a lease, whatever has become of it is only learnt by a call.
         if self._call is None and (self.has_work or take or look or not self.has_lease):
             call, self._call, self.next_call = self.next_call, self.next_call, Call()
+            if call.lost:
+                self._fill(call)
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
                 if call.entries and size > call.room:
                     break
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
-            call.take, call.default, call.busy = take, default, busy
+            call.take, call.default, call.busy, call.through = take, default, busy, through
             call.risky = any(taken.tries >= RISKY for taken in self._taken)
         return self._call
+
+    def _fill(self, call: Call) -> None:
+        """Let a call take as many failed requests as it has room for, and the next one the rest."""
+        for count, lost in enumerate(call.lost):
+            call.room -= len(lost.failed.body)
+            if count and call.room < 0:
+                self.next_call.lost, call.lost = call.lost[count:], call.lost[:count]
+                break
+        call.room = max(0, call.room)
 
     def carry_out(self, call: Call) -> Answer:
         """Make a call. This may run in a thread: it leaves the buffers alone.
@@ -224,7 +270,8 @@ class SharedQueue:
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after a call."""
-        return not (self.has_work or self.counts.waiting or self.counts.taken)
+        counts = self.counts
+        return not (self.has_work or counts.waiting or counts.taken or counts.more)
 
     def _keep_alive(self) -> None:
         """Renew the lease, or give it up: what blocks the event loop may do so for ever."""
@@ -239,10 +286,15 @@ class SharedQueue:
                 *(self.shared.place, seconds, pulse.stack()),
             )
 
-    def close(self) -> None:
-        """Put back what was taken and is not done, and release the lease."""
+    def close(self) -> Account | None:
+        """Put back what was taken and is not done, and release the lease.
+
+        :returns: what has become of all pages, if the server says so.
+        """
+        account = None
         try:
-            self.shared.leave(self._taken)
+            account = self.shared.leave(self._taken)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
+        return account

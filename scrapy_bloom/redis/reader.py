@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.header import PROGRAM, State, refusal
+from scrapy_bloom.redis.header import PROGRAM, Counts, State, refusal
 from scrapy_bloom.redis.key import Surprise, ask
 from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.worker import Worker
+
+_PORTION: Final = 50  # rows of the failed list that are read at once
+_ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
+
+
+class Listed(NamedTuple):
+    """A row of the failed list, see ``lua/_failed.lua``.
+
+    Attributes:
+        key: its key there.
+        failed: the request, and why it has failed.
+        request: the same, as it was taken.
+    """
+
+    key: bytes
+    failed: Failed
+    request: Taken
+
+    @classmethod
+    def read(cls, key: bytes, value: bytes) -> Listed:
+        """Parse a row."""
+        *_, length = _ROW.unpack_from(value)
+        failed = Failed.unpack(value[_ROW.size + length :])
+        request = Taken.read_member(failed.body)
+        return cls(key, failed._replace(body=request.body), request)
 
 
 class Reader:
@@ -68,14 +96,36 @@ class Reader:
                 f"{self._place}: the filter has just started over. Try again."
             ) from None
 
-    def failed(self) -> Iterator[Taken]:
-        """Yield the requests on the failed list.
+    def failed(self) -> Iterator[Listed]:
+        """Yield the requests on the failed list, in no order. During a crawl one may come twice.
 
         :raises BackendError: if the server cannot be used.
         """
-        with self._worker.explained():
-            values = self._worker.client.hvals(beginning(self._key) + "failed")
-            yield from (Taken.read(value, 0) for value in values)
+        name, cursor = beginning(self._key) + "failed", 0
+        while True:
+            with self._worker.explained():
+                cursor, rows = self._worker.client.hscan(name, cursor, count=_PORTION)
+            yield from (Listed.read(key, value) for key, value in rows.items())
+            if not cursor:
+                return
+
+    def account(self, counts: Counts) -> Account:
+        """Return what has become of all pages.
+
+        :param counts: of the state.
+        :raises BackendError: if the server cannot be used.
+        """
+        base = beginning(self._key)
+        reasons, statuses = (self._hash(base + name) for name in ("reasons", "statuses"))
+        return Account(
+            done=counts.done,
+            redirected=counts.redirected,
+            failed=counts.failed,
+            waiting=counts.waiting,
+            in_flight=counts.taken,
+            reasons={name: int(count) for name, count in reasons.items()},
+            statuses={name: int(count) for name, count in statuses.items()},
+        )
 
     def schedule(self, count: int) -> dict[str, Any]:
         """Return what is sent when. Dates are in seconds since 1970.
@@ -128,9 +178,13 @@ class Reader:
         return int((seconds + skew) * SECOND) + fraction, skew
 
     def _header(self) -> dict[str, bytes]:
-        """Return the header, using only commands that every worker may use."""
+        return self._hash(self._key)
+
+    def _hash(self, key: str) -> dict[str, bytes]:
+        """Return a hash, using only commands that every worker may use."""
         client = self._worker.client
-        names = client.hkeys(self._key)
-        values = client.hmget(self._key, names) if names else ()
+        with self._worker.explained():
+            names = client.hkeys(key)
+            values = client.hmget(key, names) if names else ()
         pairs = zip(names, values, strict=True)
         return {name.decode(errors="replace"): value for name, value in pairs if value is not None}

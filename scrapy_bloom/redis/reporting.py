@@ -15,6 +15,7 @@ from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
+    from scrapy_bloom.crawl.account import Account
     from scrapy_bloom.crawl.engine import Downloads
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 5
 """Most workers that a line names."""
+
+
+_WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
+"""Reasons why the scripts put requests on the failed list."""
 
 
 def report_opened(
@@ -72,10 +77,9 @@ def report_crawl(
     """
     report_opened(report, identifier, queue.worker, queue.shared, crawl=True)
     items, counts = queue.shared.state.items, queue.counts
-    if items and not (counts.waiting or counts.taken or windowed):
+    if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(queue.shared.place, items, way)
-    warn_of_failed(report, queue)
 
 
 def log_unreadable(report: Report, error: Exception) -> None:
@@ -99,6 +103,11 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
+def log_fetched_again(report: Report, count: int) -> None:
+    """Log that this run has put failed requests of earlier runs back."""
+    report.info(f"{counted(count, 'request')} that failed in earlier runs are fetched again.")
+
+
 def log_waiting(report: Report, queue: SharedQueue) -> None:
     """Log that other workers have all there is to fetch, once they are known."""
 
@@ -119,9 +128,9 @@ def log_waiting(report: Report, queue: SharedQueue) -> None:
     run_beside(queue.shared.holders).addCallbacks(log, lambda _: None)
 
 
-def warn_of_failed(report: Report, queue: SharedQueue) -> None:
-    """Warn if there are requests on the failed list."""
-    if failed := queue.counts.failed:
+def warn_of_failed(report: Report, account: Account) -> None:
+    """Warn if there are requests on the failed list that no page is to blame for."""
+    if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
             f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
             f" {MOST_TRIES} workers died with it or were blocked by it. 'scrapy bloom queue"

@@ -28,8 +28,9 @@ from scrapy_bloom.redis.worker import MOST_TRIES
 def requests(worker, key, which):
     """Return the names of the requests that wait or were put aside."""
     reader = Reader(worker.queue.worker, key)
-    found = reader.failed() if which == "failed" else reader.upcoming(99)
-    return [one.body.decode() for one in found]
+    if which == "failed":
+        return [each.request.body.decode() for each in reader.failed()]
+    return [each.body.decode() for each in reader.upcoming(99)]
 
 
 # Order
@@ -111,9 +112,9 @@ def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(j
     one.say()
     assert one.queue.is_over()
     assert sorted(requests(one, key, "failed")) == ["a", "b"]
-    notes = [each.note for each in Reader(one.queue.worker, key).failed()]
-    assert notes == ["unreadable"] * 2
-    one.queue.shared.call(Call(retry=5))
+    rows = [*Reader(one.queue.worker, key).failed()]
+    assert [each.failed.kind for each in rows] == ["unreadable"] * 2
+    one.queue.shared.call(Call(restored={row.key: row.request.member for row in rows}))
     assert sorted(one.take(2)) == ["a", "b"]
     assert [taken.tries for taken in one.have.values()] == [0, 0]
 

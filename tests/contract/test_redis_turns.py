@@ -171,7 +171,7 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(join):
     (third,) = worker.exchange(1).taken
     assert third.start - second.start == pytest.approx(1.0, abs=CLOCKS)
     worker.queue.give_back_turn(third)
-    worker.queue.release(third, "done")
+    worker.queue.end(third)
     (fourth,) = worker.exchange(1).taken
     assert fourth.start == pytest.approx(third.start, abs=CLOCKS)
 

@@ -12,6 +12,7 @@ from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS
+from scrapy_bloom.redis.key import Ending
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
 
@@ -52,12 +53,16 @@ def use(url, key, **options):
         one.say()
         while len(two.have) < 4:
             two.take(6)
-        for how, taken in zip(("back", "unreadable", "done"), two.have.values(), strict=False):
-            two.queue.release(taken, how)
+        back, unreadable, done, failed, *_ = two.have.values()
+        two.queue.release(back, "back")
+        two.queue.release(unreadable, "unreadable")
+        two.queue.end(done, Ending(status="404"))
+        two.fail(failed.body.decode())
         two.say()
         one.queue.shared.beat()
     with Crawler(url, f"{key}:q", **options) as one:
         assert len(one.drain()) == 19
+        one.queue.close()
 
 
 def test_the_documented_commands_are_enough(server):

@@ -338,7 +338,7 @@ class Crawler:
 
     def finish(self, key):
         self.children.pop(key, None)
-        self.queue.release(self.flight.pop(key), "done")
+        self.queue.end(self.flight.pop(key))
 
 
 ALL = {"kill": 1, "back": 1, "flush": 0.3, "key": 1, "late": 2, "freeze": 1}

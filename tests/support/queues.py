@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from contextlib import closing
 
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Answer
+from scrapy_bloom.redis.key import Answer, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
 from support.redis_plan import plan_of
@@ -49,7 +53,7 @@ class Crawler:
         for taken in answer.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss
-                self.queue.release(self.have[name], "done")
+                self.queue.end(self.have[name])
             self.have[name] = taken
         return answer
 
@@ -75,8 +79,15 @@ class Crawler:
     def done(self):
         """Say that all that this worker has is done."""
         for taken in self.have.values():
-            self.queue.release(taken, "done")
+            self.queue.end(taken)
         self.have = {}
+
+    def fail(self, *names, kind="503", tries=1, way=()):
+        """Say that these have failed."""
+        for name in names:
+            taken = self.have.pop(name)
+            failed = Failed(kind, "", time.time(), tries, self.queue.shared.name, taken.member)
+            self.queue.fail(taken, Lost(taken.id, taken.origin, failed, way))
 
     def drain(self):
         """Take and finish everything; return the names, in order."""
@@ -108,6 +119,16 @@ def exchange(queue, want, **said):
 def mark_of(name):
     """Return the fingerprint of a request."""
     return fingerprints(1, str(name))[0]
+
+
+def account(server, key):
+    """Return what has become of the pages of a crawl, as the server says; check what it counts."""
+    with closing(Worker(Server(server.url), 10.0)) as worker:
+        reader = Reader(worker, key)
+        found = reader.account(reader.existing().counts)
+        listed = Counter(each.failed.kind for each in reader.failed())
+    assert found.failed == sum(found.reasons.values()) == listed.total()
+    return found
 
 
 def left(server, key):

@@ -11,6 +11,13 @@
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
 --                    how many requests there were after the last script
+--   done, redirected how many pages are done, and how many were redirected to pages that were seen
+--   run              the number of this run; one begins when a worker comes and nobody else is there
+--   found            WORKER LEASE of each that the last worker to come has found: once all these leases have run
+--                    out, a run begins; once one of them is renewed or released, none does
+--   again            CURSOR COUNT: where in `failed` this run has yet to look for what earlier ones have left there,
+--                    and how many requests it has put back; only while it does
+--   hour             where in `failed` the next sweep looks for what failed an hour ago
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   well             SINCE LAST SWEPT SKEW: since when workers have been heard without a gap, and when last; the last
@@ -34,13 +41,17 @@
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
 --   unread           sorted set: waiting requests that a worker could not read, see _queue.lua
 --   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED NAMES MEMBER, see _queue.lua
---   failed           hash: 8 bytes -> the same, with a word in place of NAMES: "died", "blocked" or "unreadable"
+--   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
+--   reasons          hash: why requests in `failed` are there -> how many are
+--   statuses         hash: status that no callback got -> how many pages ended so
+--   starts           hash: 16 bytes of an unfiltered start request -> how it ended: a letter, a status
 --   EPOCH.N.S        key S of slice N: up to 511 blocks of bits
 --   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
+local reasons, statuses, starts = base .. 'reasons', base .. 'statuses', base .. 'starts'
 local unread = base .. 'unread'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')

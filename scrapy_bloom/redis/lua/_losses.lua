@@ -16,6 +16,13 @@ local function disown()
   end
 end
 
+-- Count anew: pages are fetched again. What is on the failed list stays there.
+local function forget_account()
+  call('UNLINK', statuses, starts)
+  call('HDEL', header, 'done', 'redirected')
+  if call('EXISTS', failed) == 0 then call('UNLINK', reasons) end
+end
+
 -- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.
 local function start_over()
   local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
@@ -23,6 +30,7 @@ local function start_over()
   local empty = string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now)
   drop(slices)
   disown()
+  forget_account()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
     empty)
   count()

@@ -118,37 +118,12 @@ end
 -- Return where the number of its tries is in a member.
 local function tries_at(member) return 20 + #slot_of(member) end
 
--- Put a request on the failed list.
-local function fail(member, reason)
-  local at = tries_at(member)
-  call('HSET', failed, member:sub(at - 8, at - 1), '0 0 0 0 0 ' .. reason .. ' ' .. member)
-end
-
 -- Give back the turn of a taken request, unless a later one has been set.
 local function free_turn(value)
   local start, following, member = read_taken(value)
   local slot = slot_of(member)
   local turn, key = turn_of(slot)
   if turn == following then set_turn(key, slot, start) end
-end
-
--- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new,
--- the last for this reason. Return where it went; nil if it is not taken.
-local function put_back(field, tried, most, reason)
-  local value = call('HGET', taken, field)
-  if not value then return nil end
-  call('HDEL', taken, field)
-  local _, _, member = read_taken(value)
-  local at = tries_at(member)
-  local tries = math.min(255, member:byte(at) + tried)
-  member = member:sub(1, at - 1) .. string.char(tries) .. member:sub(at + 1)
-  if tried > 0 and tries >= most then
-    fail(member, reason)
-    return 'failed'
-  end
-  if tried == 0 then free_turn(value) end
-  enqueue(member)
-  return 'queue'
 end
 
 -- Start over if requests have vanished, or pages from a list of forgotten ones: nothing may suppress these pages.

@@ -59,7 +59,8 @@ local function put_portion_back(cursor, most)
       local record = call('HGET', header, 'w:' .. worker)
       local _, ends = read_worker(record)
       lives[worker] = ends or false
-      reasons[worker] = record and record:match(' blocked$') and 'blocked' or 'died'
+      reasons[worker] = record and record:match(' blocked$') and 'workers were blocked by it'
+        or 'workers died with it'
     end
     if type(lives[worker]) ~= 'number' then
       local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most, reasons[worker])
@@ -88,20 +89,26 @@ local function fail_unread()
     for _, name in ipairs(alive) do tried = tried and names:find(name, 1, true) end
     if tried then
       call('ZREM', unread, entry)
-      fail(member, 'unreadable')
+      fail(member, 'unreadable', 0)
     else
       at = '(' .. names .. ' \255'
     end
   end
 end
 
--- Once a second, across all workers: see who is dead, and put a portion of their requests back. The results are those
--- of put_portion_back().
+-- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
+-- hour ago. The results are those of put_portion_back().
 local function sweep(since, lease, most)
   local alive = bury(lease, now - since > lease)
   local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
   if some_unread then fail_unread() end
-  if queued + failed_now > 0 or some_unread then count() end
+  begin_run_if_alone()
+  local hour, some = '0', 0
+  if call('EXISTS', failed) == 1 then
+    hour, some = put_failed_back(call('HGET', header, 'hour') or '0')
+    call('HSET', header, 'hour', hour)
+  end
+  if queued + failed_now + some > 0 or some_unread then count() end
   drop_free(PORTION)
   drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))

@@ -5,8 +5,8 @@
 --   epoch, worker  who calls
 --   numbers     twelve: of this call; of the last call whose answer the worker has, 0 if it only has a record,
 --               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
---               of them, after the first; how many failed ones to put back into the queue; the tries after
---               which a request is moved to the failed list; after which it is risky; 1 if the worker has a
+--               of them, after the first; 1 if its start() is through, else 0; the tries after which a request is
+--               moved to the failed list; after which it is risky; 1 if the worker has a
 --               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
 --               that a request may be taken
 --   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
@@ -14,10 +14,17 @@
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
 --   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
---   done        ids of requests that are done
+--   ended       what has become of pages, in groups: a letter, "d" done, "r" redirected to a seen page, "n" something
+--               else stands for it; 2 bytes length, a status to count; 1 byte length, the 16 bytes of a start
+--               request; 2 bytes, how many there are that have no id; 4 bytes length, ids
+--   lost        requests that have failed: 8 bytes id; 1 byte length, what to list it under; 1 byte, 1 if it is
+--               given up; 2 bytes length, the kind to count; 4 bytes length, the rest of the row in `failed`
+--   ways        probes of where redirects of these have led, to be forgotten
+--   restored    of `failed`: 1 byte length, its key; 4 bytes length, the member to put back; without one, it is done
+--   start       of each start request that may have come before: 2 bytes, its entry, from 1; 16 bytes
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: they are for those that have not tried
---   unused      ids of requests whose turns were not used, the latest first; they may be in `done`, too
+--   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
 --   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
 --   busy        slots of which this worker has enough: 2 bytes length, slot
 --   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
@@ -30,19 +37,21 @@
 --            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
---            list. Each request as in `taken`. NOW and how long in microseconds
+--            list; DONE REDIRECTED; 1 if failed requests are to be put back before the crawl is over, else 0; and how
+--            many were, if this call has put back the last one. Each request as in `taken`. NOW and how long in microseconds
 --     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
-local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 8, 16)
-local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
+local ended, lost, ways, restored, start, back, unreadable, unused = unpack(ARGV, 8, 15)
+local paces, busy, waits, held, postponed = unpack(ARGV, 16, 20)
+local FIRST_QUEUED = 21  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted', 'delay', 'well', 'crowd')
+  'deleted', 'delay', 'well', 'crowd', 'done', 'redirected', 'again', 'found')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
-local number, answered, lease, want, room, retry, most, risk, risky, own_delay, own_jitter, ahead =
+local number, answered, lease, want, room, through, most, risk, risky, own_delay, own_jitter, ahead =
   read_numbers(numbers)
 local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
@@ -50,7 +59,9 @@ if surprise then return {surprise} end
 local digits, ids, text = '', '', fields[3]
 local counts, handed_out  -- known if this call has just been carried out
 read_marks(fields[3], epoch, fields[4], fields[5])
-local next_turn, queued, failed_now = 0, 0, 0
+local next_turn, queued, failed_now, fetched_again = 0, 0, 0, 0
+counters.done, counters.redirected = tonumber(fields[12] or 0), tonumber(fields[13] or 0)
+local again = fields[14]
 
 -- Return the fields of this worker's requests in `taken`.
 local function fields_of(ids)
@@ -69,8 +80,9 @@ end
 
 local function answer()
   local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
-  report = format('%s %d %d %s %s %d %d %d %d', report, forgotten, call('ZCARD', later), fields[11] or '0 0 0',
-    seconds_left(), clock, next_turn, queued, failed_now)
+  report = format('%s %d %d %s %s %d %d %d %d %d %d %d %d', report, forgotten, call('ZCARD', later),
+    fields[11] or '0 0 0', seconds_left(), clock, next_turn, queued, failed_now, counters.done, counters.redirected,
+    (again or fields[15] and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone = {}
   local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
   for i = 1, #rows, 2 do
@@ -94,6 +106,11 @@ end
 local function push()
   local seq = math.max(fields[7] + 1, math.floor(now * 1000000))
   local times, pushes, heads, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
+  local before = {}
+  for at = 1, #start, 18 do
+    local entry, name = struct.unpack('>Hc16', start, at)
+    before[entry] = reopen(name)
+  end
   for entry, seconds in waits:gmatch('(%d+):(%S+)') do
     times[tonumber(entry)] = format_time(clock + seconds * SECOND)
   end
@@ -104,7 +121,12 @@ local function push()
       if op == 'p' or digits:sub(item, item) == '0' then
         local place = fields[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
         local head = ARGV[argument]
-        local member = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+        local member = before[entry]  -- its failures count on
+        if member then
+          head = member
+        else
+          member = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+        end
         some = true
         if times[entry] then
           call('ZADD', later, times[entry], member)
@@ -121,14 +143,50 @@ local function push()
   if some then call('HSET', header, 'seq', string.format('%.0f', seq + #ops)) end
 end
 
-local function put_failed_back()
-  for _, id in ipairs(call('HKEYS', failed)) do
-    if retry == 0 then break end
-    local _, _, member = read_taken(call('HGET', failed, id))
-    local at = tries_at(member)
-    call('HDEL', failed, id)
-    enqueue(member:sub(1, at - 1) .. '\0' .. member:sub(at + 1))
-    retry = retry - 1
+-- Put back what earlier runs have left on the failed list, behind all others.
+local FEW = 100  -- as long as more requests wait, none
+local function fetch_again()
+  if not again or through == 0 or call('ZCARD', queue) >= FEW then return end
+  local cursor, before = again:match('^(%d+) (%d+)$')
+  local following, some = put_failed_back(cursor, tonumber(call('HGET', header, 'run')))
+  some = some + before
+  if following == '0' then
+    call('HDEL', header, 'again')
+    again, fetched_again = nil, some
+  else
+    again = following .. string.format(' %d', some)
+    call('HSET', header, 'again', again)
+  end
+end
+
+-- Note what has become of pages.
+local function settle()
+  local at = 1
+  while at <= #ended do
+    local kind, status, start, some, these
+    kind, status, start, some, these, at = struct.unpack('>c1Hc0Bc0HIc0', ended, at)
+    for i = 1, #these, 8 * PORTION do
+      some = some + call('HDEL', taken, unpack(fields_of(these:sub(i, i + 8 * PORTION - 1))))
+    end
+    note_ended(kind, status, start, some)
+  end
+  at = 1
+  while at <= #lost do
+    local id, key, given_up, kind, packed
+    id, key, given_up, kind, packed, at = struct.unpack('>c8Bc0BHc0Ic0', lost, at)
+    if call('HDEL', taken, worker .. id) == 1 then
+      if key ~= '' then reopen(key) end
+      list(key == '' and id or key, given_up, kind, packed)
+    end
+  end
+  if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, '') end
+  at = 1
+  while at <= #restored do
+    local key, member
+    key, member, at = struct.unpack('>Bc0Ic0', restored, at)
+    if unlist(key, call('HGET', failed, key)) then
+      if member ~= '' then enqueue(member) else note_ended('d', '', #key == 16 and key or '', 1) end
+    end
   end
 end
 
@@ -367,15 +425,14 @@ local function take()
 end
 
 local function carry_out()
-  if #over > 0 and #probes > 0 then drop(over) end
+  local marking = #probes > 0 or #ways > 0 and #slices > 0
+  if #over > 0 and marking then drop(over) end
   set_holds()
   for _, field in ipairs(fields_of(unused)) do
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
   end
-  for at = 1, #done, 8 * PORTION do
-    call('HDEL', taken, unpack(fields_of(done:sub(at, at + 8 * PORTION - 1))))
-  end
+  settle()
   for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
   refuse()
   postpone()
@@ -383,7 +440,8 @@ local function carry_out()
   push()
   set_paces()
   if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
-  if retry > 0 then put_failed_back() end
+  if heard_since then again = call('HGET', header, 'again') end
+  fetch_again()
   local due_next = move_due()
   if want > 0 then
     take()
@@ -392,12 +450,13 @@ local function carry_out()
       next_turn = next_turn < 0 and wait or math.min(next_turn, wait)
     end
   end
-  if #probes > 0 then
+  if marking then
     text = write_slices(slices)
     call('HSET', header, 'slices', text, 'forgotten', string.format('%.0f', forgotten))
   end
   if own_delay > tonumber(fields[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
-  counts = {count('a:' .. worker, digits .. ' ' .. ids)}
+  counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'redirected',
+    counters.redirected)}
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.

@@ -21,7 +21,7 @@ if epoch then
   end
   if #used > 1 then return used end
   drop(read_slices(slices, epoch))
-  call('UNLINK', header, queue, later, unread, turns, frees, holds, delays, taken, failed)
+  call('UNLINK', header, queue, later, unread, turns, frees, holds, delays, taken, failed, reasons, statuses, starts)
   local note = ARGV[3] == '1' and epoch or deleted
   if note then
     call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note)

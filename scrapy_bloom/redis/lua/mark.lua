@@ -18,7 +18,7 @@ if surprise then return {surprise} end
 read_marks(fields[3], epoch, fields[4], fields[5])
 local digits, text = nil, fields[3]
 local function answer()
-  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0', forgotten, seconds_left()), digits, '', text}
+  return {'ok', format('0 0 0 %d 0 0 0 0 %s 0 -1 0 0 0 0 0 0', forgotten, seconds_left()), digits, '', text}
 end
 if number == last then
   digits = call('HGET', header, 'a:' .. worker):match('^%d*')

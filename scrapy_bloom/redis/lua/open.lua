@@ -15,8 +15,9 @@
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
-for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [unread] = 'zset', [turns] = 'zset', [frees] = 'zset',
-  [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash'}) do
+for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [unread] = 'zset', [turns] = 'zset',
+  [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [reasons] = 'hash',
+  [statuses] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -51,6 +52,7 @@ if made then
   disown()
   -- Without the header nobody knows by which clock these times are. All pages are fetched again.
   call('UNLINK', later, turns, frees, holds)
+  forget_account()
   call('PERSIST', header)
   call('HSET', header, 'well', string.format('%.3f %.3f %.3f 0', now, now, now), unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first')
@@ -66,6 +68,24 @@ if epoch == old_epoch then
   whole = last and last >= tonumber(answered)
   if whole and not call('HGET', header, 'w:' .. worker) then
     call('HSET', header, 'w:' .. worker, string.format('0 %.3f', now + lease))
+  end
+end
+
+-- A worker comes, and not one that was here before.
+if made or old_epoch == '' then
+  local found = {}
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local _, ends = read_worker(call('HGET', header, field))
+      if type(ends) == 'number' and is_valid(ends, lease) then
+        found[#found + 1] = string.format('%s %.3f', field:sub(3), ends)
+      end
+    end
+  end
+  if #found == 0 then
+    begin_run()
+  elseif not call('HGET', header, 'found') then
+    call('HSET', header, 'found', table.concat(found, ' '))
   end
 end
 

@@ -1,0 +1,426 @@
+"""The account in Redis: each page is done, failed, waiting or taken, at every call."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from support.internals import clock_of_redis, stop_beating
+from support.lease_times import all_are_well, shift_leases
+from support.proxy import Proxy
+from support.queues import Crawler, account, left, mark_of
+from support.redis_plan import name_of
+
+from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended
+from scrapy_bloom.redis.key import Call, Ending
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.upkeep import LEASE
+
+HOUR = 3600
+
+
+def run_of(server, key):
+    return int(server.client().hget(key, "run"))
+
+
+def vanish(worker):
+    """Let a worker die without a word."""
+    stop_beating(worker.queue.worker)
+
+
+def pass_by(server, key, worker):
+    """Let a dead worker's lease run out."""
+    shift_leases(server, key, -HOUR, worker.queue.shared.name)
+    all_are_well(server, key)
+
+
+def fail_all(server, key, names="abc", **said):
+    """Make a run in which these pages fail."""
+    with Crawler(server.url, key) as worker:
+        worker.offer(*names)
+        worker.take(len(names))
+        worker.fail(*names, **said)
+        worker.say()
+
+
+# What is counted
+
+
+def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
+    worker = join()
+    worker.offer(*"abcdefgh")
+    worker.take(7)
+    have = worker.have
+    worker.queue.end(have.pop("a"))
+    worker.queue.end(have.pop("b"), Ending(status="404"))
+    worker.queue.end(have.pop("c"), Ending(Ended.REDIRECTED))
+    worker.queue.end(have.pop("d"), Ending(Ended.REPLACED))
+    worker.queue.end(None)  # it was in memory
+    worker.fail("e")
+    worker.fail("f", kind="ValueError in parse")
+    worker.say()
+    told = account(server, key)
+    assert told[:5] == (3, 1, 2, 1, 1)
+    assert told.reasons == {"503": 1, "ValueError in parse": 1}
+    assert told.statuses == {"404": 1}
+    counts = worker.queue.counts
+    assert (counts.done, counts.redirected, counts.failed) == (3, 1, 2)
+    assert worker.queue.shared.leave(worker.have.values()) == told._replace(waiting=2, in_flight=0)
+
+
+def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):
+    worker = join()
+    worker.offer(*range(120))
+    names = worker.take(120)
+    for name in names:
+        worker.fail(name, kind=f"kind {name}")
+    worker.say()
+    (reader,) = (Reader(worker.queue.worker, key),)
+    reasons = reader.account(reader.existing().counts).reasons
+    assert len(reasons) == 101
+    assert reasons["others"] == 20
+    rows = {row.key: row.request.member for row in reader.failed()}
+    worker.queue.shared.call(Call(restored=dict.fromkeys(rows, b"")))
+    told = account(server, key)
+    assert (told.done, told.failed, told.reasons) == (120, 0, {})
+
+
+@pytest.mark.parametrize("fault", ["drop reply", "late", "twice"])
+def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
+    with (
+        Proxy(server.port, counted=name_of("call")) as proxy,
+        Crawler(proxy.url, key, timeout=0.5) as worker,
+    ):
+        worker.offer(*"abcd")
+        worker.take(4)
+        worker.fail("a", "b")
+        worker.queue.end(worker.have.pop("c"))
+        proxy.faults = {proxy.requests + 1: fault}
+        worker.say()
+        told = account(server, key)
+        assert (told[:5], told.reasons) == ((1, 0, 2, 0, 1), {"503": 2})
+
+
+def test_a_worker_that_dies_before_it_has_said_that_a_page_failed_has_said_nothing(
+    server, join, key
+):
+    rescuer, victim = join(), Crawler(server.url, key)
+    victim.offer(*"ab")
+    victim.take(2)
+    victim.fail("a")
+    victim.say()
+    victim.fail("b")
+    vanish(victim)
+    pass_by(server, key, victim)
+    rescuer.queue.shared.beat()
+    told = account(server, key)
+    assert (told.failed, told.waiting, told.in_flight) == (1, 1, 0)
+    assert victim.exchange().void  # it was taken for dead, and what it says counts no more
+    assert account(server, key) == told
+    victim.queue.close()
+
+
+def test_where_redirects_led_is_forgotten_in_the_same_call_and_the_page_is_not(join):
+    worker = join()
+    worker.offer("page", "way")
+    worker.take(2)
+    worker.queue.end(worker.have.pop("way"))
+    worker.fail("page", way=(mark_of("way"),))
+    calls = worker.queue.worker.round_trips
+    worker.exchange()
+    assert worker.queue.worker.round_trips == calls + 1
+    worker.offer("page", "way")
+    assert worker.say() == ["way"]
+
+
+def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(server, join, key):
+    worker = join()
+    for number in range(5):
+        worker.queue.offer(Entry("p", None, bytes(400_000) + b"%d" % number))
+    worker.say()
+    while account(server, key).waiting:
+        worker.exchange(9)
+    for name, taken in [*worker.have.items()]:
+        assert len(taken.body) > 400_000
+        worker.fail(name)
+    worker.exchange()
+    assert 0 < account(server, key).failed < 5
+    while worker.queue.has_work:
+        worker.exchange()
+    assert account(server, key)[:5] == (0, 0, 5, 0, 0)
+
+
+# What is lost
+
+
+def test_after_a_flush_the_account_begins_anew(server, join, key):
+    worker = join()
+    worker.offer(*"abc")
+    worker.take(3)
+    worker.fail("a")
+    worker.queue.end(worker.have.pop("b"), Ending(status="404"))
+    worker.say()
+    client = server.client()
+    client.delete(*client.keys(f"{key}*"))
+    assert worker.exchange().start_over
+    worker.say()
+    told = account(server, key)
+    assert (told.pages, told.reasons, told.statuses, run_of(server, key)) == (0, {}, {}, 1)
+
+
+@pytest.mark.parametrize(("lost", "failed"), [("queue", 1), ("failed", 0)])
+def test_if_requests_vanish_pages_become_what_is_there(server, join, key, lost, failed):
+    worker = join()
+    worker.offer(*"abcd")
+    worker.take(3)
+    worker.fail("a")
+    worker.queue.end(worker.have.pop("b"), Ending(status="404"))
+    worker.say()
+    (name,) = server.client().keys(f"{key}*:{lost}")
+    server.client().delete(name)
+    assert worker.exchange().start_over
+    told = account(server, key)
+    assert (told.done, told.failed, told.statuses) == (0, failed, {})
+
+
+def test_if_the_server_goes_back_failed_pages_are_fetched_again(server, join, key):
+    worker = join()
+    worker.offer(*"ab")
+    worker.take(2)
+    client = server.client()
+    shot = {name: client.dump(name) for name in client.keys(f"{key}*")}
+    worker.fail("a")
+    worker.queue.end(worker.have.pop("b"))
+    worker.say()
+    assert account(server, key)[:5] == (1, 0, 1, 0, 0)
+    client.delete(*client.keys(f"{key}*"))
+    for name, value in shot.items():
+        client.restore(name, 0, value)
+    assert worker.exchange().start_over
+    told = account(server, key)
+    assert (told.done, told.failed, told.waiting + told.in_flight) == (0, 0, 2)
+
+
+# Runs
+
+
+def test_the_next_run_puts_back_what_failed_once(server, join, key):
+    fail_all(server, key)
+    worker = join()
+    worker.exchange(through=False)
+    assert not worker.queue.is_over()
+    assert sorted(worker.take(9)) == [*"abc"]
+    worker.fail(*"ab")
+    worker.done()
+    worker.say()
+    told = account(server, key)
+    assert (told[:5], told.reasons) == ((1, 0, 2, 0, 0), {"503": 2})
+    assert worker.take(9) == []
+    assert worker.queue.is_over()
+
+
+def test_what_is_given_up_stays(server, join, key):
+    fail_all(server, key, "a", tries=MOST_TRIES)
+    fail_all(server, key, "b", tries=MOST_TRIES - 1)
+    worker = join()
+    assert worker.take(9) == ["b"]
+    worker.done()
+    worker.say()
+    assert account(server, key)[:5] == (1, 0, 1, 0, 0)
+
+
+def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_before(
+    server, join, key
+):
+    fail_all(server, key, [*map(str, range(300))])
+    worker = join()
+    worker.offer(*(f"new {number}" for number in range(150)))
+    worker.say()
+    assert account(server, key)[:5] == (0, 0, 300, 150, 0)
+    order, told, before = [], 0, 300
+    while not worker.queue.is_over():
+        answer = worker.exchange(40)
+        told += answer.fetched_again
+        failed = worker.queue.counts.failed
+        assert before - failed < 100  # one walk of a hash may return some more than asked for
+        before = failed
+        order += [each.body.decode() for each in answer.taken]
+        worker.done()
+    assert len(order) == len({*order}) == 450
+    assert told == 300
+    assert account(server, key).done == 450
+    late = [place for place, name in enumerate(order) if name.startswith("new")]
+    assert late[40] < 60
+
+
+def test_as_long_as_start_yields_requests_none_goes_back(server, join, key):
+    fail_all(server, key)
+    worker = join()
+    worker.exchange(9, through=False)
+    assert (account(server, key).failed, worker.queue.is_over()) == (3, False)
+    worker.exchange(9)
+    assert account(server, key).failed == 0
+
+
+def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, key):
+    fail_all(server, key)
+    dead = Crawler(server.url, key)
+    assert len(dead.take(9)) == 3
+    dead.fail(*"abc")
+    dead.say()
+    vanish(dead)
+    run = run_of(server, key)
+    worker = join()
+    assert worker.take(9) == []
+    other = join()  # which finds the first one alive: that is no matter
+    worker.queue.shared.beat()
+    assert run_of(server, key) == run
+    assert not worker.queue.is_over()
+    fail_in_this_run(worker)
+    pass_by(server, key, dead)
+    other.queue.shared.beat()
+    assert run_of(server, key) == run + 1
+    assert sorted(worker.take(9)) == [*"abcx"]
+
+
+def fail_in_this_run(worker):
+    worker.offer("x")
+    assert worker.take(9) == ["x"]
+    worker.fail("x")
+    worker.say()
+
+
+@pytest.mark.parametrize("sign", ["beat", "leave"])
+def test_no_run_begins_if_one_of_those_gives_a_sign(server, join, key, sign):
+    with clock_of_redis(server.client(), 1e9) as set_clock:
+        one = join()
+        stop_beating(one.queue.worker)
+        one.offer(*"ab")
+        one.take(2)
+        one.fail("a")
+        one.say()
+        two = join()
+        stop_beating(two.queue.worker)
+        two.say()
+        set_clock(1e9 + 5)
+        if sign == "beat":
+            one.queue.shared.beat()
+        else:
+            one.queue.shared.leave(one.have.values())
+        for seconds in range(6, 2 * int(LEASE), 5):
+            set_clock(1e9 + seconds)
+            two.queue.shared.beat()
+        assert two.take(9) == ["b"]
+        assert run_of(server, key) == 1
+        assert two.queue.counts.more == 0
+
+
+def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(
+    server, join
+):
+    with clock_of_redis(server.client(), 1e9) as set_clock:
+        worker = join()
+        stop_beating(worker.queue.worker)
+        worker.offer(*"ab")
+        worker.take(2)
+        worker.fail("a")
+        worker.fail("b", tries=MOST_TRIES)
+        worker.say()
+        for since, failed in ((1, 2), (HOUR - 5, 2), (HOUR + 1, 1), (2 * HOUR, 1)):
+            set_clock(1e9 + since)
+            worker.exchange()
+            assert worker.queue.counts.failed == failed
+            assert worker.queue.is_over() is (failed == 2)
+        assert worker.take(9) == ["a"]
+
+
+# Start requests, which each run and each worker may send
+
+
+def start(worker, *names):
+    """Offer unfiltered start requests, each known by its name, as a run of start() does."""
+    for name in names:
+        entry = Entry("p", None, name.encode(), source=name, start=name.encode().ljust(16, b"."))
+        worker.queue.offer(entry)
+    worker.say()
+
+
+def take_starts(worker):
+    names = worker.take(9)
+    for name in names:
+        worker.have[name].origin = name.encode().ljust(16, b".")
+    return names
+
+
+def end(worker, name, ended=Ended.DONE, status=""):
+    taken = worker.have.pop(name)
+    worker.queue.end(taken, Ending(ended, status, taken.origin))
+    worker.say()
+
+
+def test_a_start_request_that_comes_with_each_run_is_one_page(server, join, key):
+    for status in ("404", "", "410"):
+        worker = join()
+        start(worker, "s", "t")
+        assert account(server, key).pages == 2
+        take_starts(worker)
+        end(worker, "s", status=status)
+        end(worker, "t", Ended.REDIRECTED)
+        told = account(server, key)
+        assert (told.done, told.redirected, told.pages) == (1, 1, 2)
+        assert told.statuses == ({status: 1} if status else {})
+
+
+def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, key):
+    workers = [join() for _ in range(3)]
+    for worker in workers:
+        start(worker, "s")
+    for worker, failed in zip(workers, (True, True, False), strict=True):
+        worker.exchange(1)
+        worker.have["s"].origin = b"s".ljust(16, b".")
+        if failed:
+            worker.fail("s")
+            worker.say()
+            assert account(server, key).failed == 1
+        else:
+            end(worker, "s")
+    assert account(server, key)[:5] == (1, 0, 0, 0, 0)
+    start(workers[0], "s")
+    take_starts(workers[0])
+    workers[0].fail("s")
+    workers[0].say()
+    assert account(server, key)[:5] == (0, 0, 1, 0, 0)
+
+
+def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_one(
+    server, join, key
+):
+    """With what it has behind it: its failures count on."""
+    with Crawler(server.url, key) as worker:
+        start(worker, "s")
+        take_starts(worker)
+        taken = worker.have["s"]
+        taken.body = b"s, which has failed"
+        worker.have["s"] = taken
+        worker.fail("s", tries=MOST_TRIES)
+        worker.say()
+    worker = join()
+    start(worker, "s")
+    assert left(server, key) == (1, 0, 0)
+    assert worker.take(9) == ["s, which has failed"]
+
+
+# By hand
+
+
+def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key):
+    fail_all(server, key, "abc", tries=MOST_TRIES)
+    worker = join()
+    rows = {row.request.body: row for row in Reader(worker.queue.worker, key).failed()}
+    back = {rows[b"a"].key: rows[b"a"].request.member, rows[b"b"].key: b""}
+    for _ in range(2):
+        worker.queue.shared.call(Call(restored=back))
+        told = account(server, key)
+        assert (told[:5], told.reasons) == ((1, 0, 1, 1, 0), {"503": 1})
+    assert Counter(worker.take(9)) == Counter("a")
