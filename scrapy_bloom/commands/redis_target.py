@@ -205,8 +205,8 @@ def _begun(finder: Finder) -> Iterator[Found]:
     for each, worker, seconds in finder.in_flight():
         place = Place("in flight", worker=worker, seconds=seconds)
         yield Found(each.body, each.fingerprint, place)
-    for each in finder.failed():
-        yield Found(each.body, each.fingerprint, Place("failed", reason=each.note))
+    for _, failed, request in finder.failed():
+        yield Found(request.body, request.fingerprint, Place.failed(failed))
 
 
 def identity_in(plan: Plan) -> Identity:

@@ -44,9 +44,7 @@ def run(args: Namespace, project: Project) -> int:
     return 1 if unknown or bad else 0
 
 
-def _places(
-    view: View, marks: list[bytes], fingerprinter: CanonicalFingerprinter
-) -> list[Place]:
+def _places(view: View, marks: list[bytes], fingerprinter: CanonicalFingerprinter) -> list[Place]:
     """Return where some pages are.
 
     Their marks are asked for first: a page that is done meanwhile is no unknown one.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import SECOND, Taken
-from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.worker import Worker
 
 _PORTION: Final = 100  # requests: some are large
@@ -34,7 +34,7 @@ class Finder:
             taken = Taken.read(value, clock)
             yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
 
-    def failed(self) -> Iterator[Taken]:
+    def failed(self) -> Iterator[Listed]:
         """Yield the requests on the failed list."""
         return self._reader.failed()
 

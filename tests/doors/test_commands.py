@@ -104,13 +104,12 @@ def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, serv
     assert bloom(f"add {target} - --spider books", stdin=urls, **made)[0] == 0
     facts = told(bloom, target)
     assert (facts["items"], facts["error_rate"], facts["window"]) == (20, 1e-6, 8 * 3600)
-    state = "done" if kind == "redis" else "seen"
     assert bloom(f"why {target} {URLS[1]} http://example.com:80/2#x")[:2] == (
         0,
         [
             "page                       is    stands as",
-            f"{URLS[1]}       {state}",
-            f"http://example.com:80/2#x  {state}  http://example.com/2",
+            f"{URLS[1]}       seen",
+            "http://example.com:80/2#x  seen  http://example.com/2",
         ],
     )
     assert bloom(f"why {target} {URLS[1]}x")[:2] == (
