@@ -72,15 +72,16 @@ def _show(
     *,
     first: bool,
 ) -> None:
-    shown = []
+    shown: list[tuple[str, ...]] = []
     for page, place in rows:
         form = fingerprinter.canonical_url(page.url) if page.url else ""
         if args.json:
             line = {"text": page.text, "fingerprint": page.fingerprint.hex(), "canonical": form}
             sys.stdout.write(f"{json.dumps({**line, **place.facts()})}\n")
         else:
-            shown.append((page.text, str(place), "" if form == page.text else form))
-    columns = 3 if any(form for *_, form in shown) else 2
+            shown.append((page.text, "" if form == page.text else form, str(place)))
+    header: tuple[str, ...] = ("page", "stands as", "is")
+    if not any(form for _, form, _ in shown):
+        header, shown = ("page", "is"), [(text, said) for text, _, said in shown]
     if shown:
-        header = ("page", "is", "stands as")[:columns] if first else ()
-        show(args, None, table([row[:columns] for row in shown], header))
+        show(args, None, table(shown, header if first else ()))

@@ -197,7 +197,7 @@ def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom,
     assert code == 1
     assert lines[0].split("  ")[0] == "page"
     assert len(lines) == 1 + 9
-    assert lines[1].endswith(f"  {SITE}/0")  # what it stands as
+    assert lines[1].split("  ")[1].strip() == f"{SITE}/0"  # what it stands as
 
 
 def test_what_cannot_be_decoded_hides_no_other_page(bloom):
