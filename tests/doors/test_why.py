@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import time
 from pathlib import Path
 
@@ -163,6 +164,22 @@ def test_it_says_for_how_long_a_page_has_been_in_flight(bloom, redis, server):
     assert json.loads(line)["seconds"] == pytest.approx(120, abs=50)
     said = str(Place("in flight", worker="w1", seconds=12.3))
     assert said == "in flight at worker w1 for 12s"
+
+
+def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
+    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+    rights = page.read_text().partition("Inspecting needs")[2].partition("The verb `info`")[0]
+    commands = [f"+{name}" for name in re.findall("`([a-z_|]+)`", rights)]
+    redis.offer(*map(request, "abc"))
+    redis.take(1)
+    redis.offer(request("later"), due=time.monotonic() + 900)
+    server.client().execute_command(
+        *("ACL", "SETUSER", "reader", "reset", "on", ">pass", f"~{redis.key.place.split()[-1]}*"),
+        *commands,
+    )
+    target = redis.target.replace("redis://", "redis://reader:pass@")
+    code, lines, _ = bloom(f"why {target} {SITE}/a {SITE}/b {SITE}/later {SITE}/never")
+    assert (code, len(lines)) == (1, 5)
 
 
 def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, redis):
