@@ -68,7 +68,7 @@ def _taker(queue: SharedQueue, want: int) -> Callable[[], None]:
 
     def take() -> None:
         for each in taken:
-            queue.release(each, "done")
+            queue.end(each)
         taken[:] = _exchange(queue, want)
 
     return take

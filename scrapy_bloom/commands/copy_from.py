@@ -19,7 +19,7 @@ from scrapy.utils.request import request_from_dict
 from scrapy_bloom import file
 from scrapy_bloom.commands.local_target import LocalTarget, identity_in, priority_of, requests_in
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.requests import StoredRequest, slot_in
+from scrapy_bloom.commands.requests import StoredRequest, priority_in, slot_in
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
@@ -84,7 +84,7 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
     # Locked before it is read: what a crawl still writes would not be in the copy.
     with lock_job(target.path.parent), target.reading() as store:
         meta, identity = store.meta, identity_in(store)
-        requests, keeps = _of_store(store), meta.get(KIND) == REQUESTS
+        requests, keeps = _of_store(store, project), meta.get(KIND) == REQUESTS
         if not keeps and not _has_its_requests(store, folder):
             raise StateError(
                 f"{target.name}: its last run was killed, or {SCRAPYS_QUEUE} is not as that left"
@@ -108,12 +108,19 @@ def _has_its_requests(store: Store, folder: Path) -> bool:
     return store.clean and bool(left == digest(folder))
 
 
-def _of_store(store: Store) -> Iterator[StoredRequest]:
+def _of_store(store: Store, project: Project) -> Iterator[StoredRequest]:
+    """Yield the requests that wait, and those on the failed list: in the copy they wait, too."""
     with file.refusing(store.path):
         for each in requests_in(store, newest_first=False):
             if each.damaged:
                 raise file.damaged(store.path, "a request does not match its checksum")
             yield each
+        for _, failed, _ in store.failed.stored():
+            if failed is None:
+                raise file.damaged(store.path, "a failed request does not match its checksum")
+            priority = priority_in(failed.body)
+            name, slot = project.queue_for(slot_in(failed.body).decode(), priority)
+            yield StoredRequest(name, slot, priority, failed.body)
 
 
 @contextmanager

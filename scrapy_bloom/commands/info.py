@@ -9,6 +9,7 @@ from typing import Any
 from scrapy_bloom.commands.output import as_text, moment, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.values import counted, write_size, write_span
 
 EXAMPLE = "job"
@@ -34,13 +35,15 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
     yield "pages seen", as_text(facts["items"])
+    if "account" in facts:
+        yield "account", str(Account(**facts["account"]))
     if "waiting" in facts:
         waiting = counted(facts["waiting"], "request")
         yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
     if hosts := facts.get("hosts"):
         yield "hosts", as_text(hosts)
     yield from _delays(facts)
-    if failed := facts.get("failed"):
+    if failed := facts.get("account", {}).get("failed"):
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
     yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -16,8 +17,18 @@ from typing import Any, Final
 from scrapy_bloom import file
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import StoredRequest, WaitingRequest, readable
+from scrapy_bloom.commands.requests import (
+    FailedRequest,
+    StoredRequest,
+    WaitingRequest,
+    matches,
+    readable,
+)
+from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.local.backend import STATUSES
 from scrapy_bloom.local.job import (
     DIGEST,
     FILTER,
@@ -37,6 +48,7 @@ from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.local.scrapys import digest
 from scrapy_bloom.local.store import NAME, Store
 
+_UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
@@ -80,6 +92,7 @@ class LocalTarget:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
                 facts |= {
+                    "account": _account_in(store)._asdict(),
                     "waiting": len(store),
                     "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
                     "later": len(dates),
@@ -96,10 +109,14 @@ class LocalTarget:
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
-    def failed(self) -> Iterator[WaitingRequest]:
-        """Yield the requests that cannot be read."""
-        failed = (request for request in self._requests() if request.problem)
-        return (request._replace(reason="unreadable") for request in failed)
+    def failed(self) -> Iterator[FailedRequest]:
+        """Yield the failed list, and the requests that cannot be read."""
+        with self.reading() as store:
+            for _, failed, _ in store.failed.stored():
+                yield FailedRequest.of(failed or _UNREADABLE)
+        for each in self._requests():
+            if each.problem:
+                yield FailedRequest.of(_UNREADABLE)._replace(request=each)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
@@ -115,12 +132,44 @@ class LocalTarget:
 
     # Changing
 
-    def retry(self) -> int:
-        """Refuse: there is no failed list in a file."""
-        raise SettingError(
-            f"{self.name}: --retry is for crawls in Redis; in a job directory the next run tries"
-            f" all requests again"
-        )
+    def retry(self, reason: str) -> int:
+        """Have the next run fetch what has failed again; return how many requests that are.
+
+        :param reason: for which they have failed; empty for any.
+        """
+        with self._changing(reason) as (store, rows):
+            for id_, failed, start in rows:
+                store.failed.retry(id_, failed, start)
+        return len(rows)
+
+    def drop(self, reason: str) -> int:
+        """Let what has failed count as done; return how many requests these were.
+
+        :param reason: as above.
+        """
+        with self._changing(reason) as (store, rows):
+            for id_, failed, _ in rows:
+                store.failed.remove(id_, failed)
+                name = Ended.DONE.value
+                store.meta[name] = store.meta.get(name, 0) + (not failed.is_counted)
+        return len(rows)
+
+    @contextmanager
+    def _changing(
+        self, reason: str
+    ) -> Iterator[tuple[Store, list[tuple[int, Failed, bytes | None]]]]:
+        """Open the file for a change of what has failed for a reason."""
+        with self.reading():
+            pass  # it is ours
+        with lock_job(self.path.parent), self._writing() as store:
+            yield (
+                store,
+                [
+                    (id_, failed, start)
+                    for id_, failed, start in store.failed.stored()
+                    if failed is not None and matches(failed.kind, reason)
+                ],
+            )
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
@@ -138,12 +187,30 @@ class LocalTarget:
         else:
             with self.reading():  # nothing is locked if it is not ours
                 pass
-        with lock_job(self.path.parent), _explained(self.path):
+        with lock_job(self.path.parent), self._writing(new=new) as store:
+            forget, add = store.filter.forget_many, store.filter.add
+            change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
+            yield identity_in(store), change
+
+    def delete(self) -> None:
+        """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
+        with self.reading():
+            pass  # it is ours
+        with lock_job(self.path.parent):
+            self._remove()
+
+    # Within
+
+    @contextmanager
+    def _writing(self, *, new: bool = False) -> Iterator[Store]:
+        """Open the file, and commit what is changed in this block. It is locked.
+
+        :param new: whether there is none yet.
+        """
+        with _explained(self.path):
             store = self._create() if new else Store(self.path)
             try:
-                forget, add = store.filter.forget_many, store.filter.add
-                change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
-                yield identity_in(store), change
+                yield store
                 if store.clean:
                     store.close()
                 else:  # a killed run stays one
@@ -154,15 +221,6 @@ class LocalTarget:
                 if new:
                     self._remove()
                 raise
-
-    def delete(self) -> None:
-        """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        with self.reading():
-            pass  # it is ours
-        with lock_job(self.path.parent):
-            self._remove()
-
-    # Within
 
     def _requests(self) -> Iterator[WaitingRequest]:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
@@ -179,9 +237,9 @@ class LocalTarget:
                 if not each.damaged:
                     place = line.place(each.slot, each.body, each.date)
                     yield Found(each.body, None, place)
-            for _, failed in store.failures():
+            for _, failed, start in store.failed.stored():
                 if failed is not None:
-                    yield Found(failed.body, None, Place.failed(failed))
+                    yield Found(failed.body, start, Place.failed(failed))
 
     def _create(self) -> Store:
         project = self._project
@@ -207,6 +265,20 @@ def identity_in(store: Store) -> Identity:
     """Return what the marks of a file belong to."""
     meta = store.meta
     return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
+
+
+def _account_in(store: Store) -> Account:
+    """Return what has become of the pages of a crawl, as of its last commit."""
+    meta, in_flight = store.meta, int(store.meta.get(IN_FLIGHT, 0))
+    return Account(
+        done=meta.get(Ended.DONE.value, 0),
+        redirected=meta.get(Ended.REDIRECTED.value, 0),
+        failed=len(store.failed),
+        waiting=len(store) - in_flight,
+        in_flight=in_flight,
+        reasons=store.failed.reasons,
+        statuses=json.loads(meta.get(STATUSES) or "{}"),
+    )
 
 
 def _last_commit(path: Path) -> float:

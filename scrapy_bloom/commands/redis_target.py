@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import WaitingRequest, readable
+from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.finder import Finder
-from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.project import plan_of
-from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT
 
@@ -90,16 +91,16 @@ class RedisTarget:
                 facts |= {
                     "waiting": counts.waiting + counts.taken,
                     "in_flight": counts.taken,
-                    "failed": counts.failed,
+                    "account": reader.account(counts)._asdict(),
                     **reader.schedule(_HOSTS),
                 }
         return facts
 
-    def failed(self) -> Iterator[WaitingRequest]:
+    def failed(self) -> Iterator[FailedRequest]:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield readable(each.body, each.priority)._replace(reason=each.note)
+                yield FailedRequest.of(each.failed, each.request.priority)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
@@ -118,21 +119,49 @@ class RedisTarget:
 
     # Changing
 
-    def retry(self) -> int:
-        """Put the failed list back into the queue, in batches; return how many they were."""
-        count = 0
+    def retry(self, reason: str) -> int:
+        """Put the failed list back into the queue; return how many requests were.
+
+        :param reason: for which they have failed; empty for any.
+        """
+        return self._restore(reason, put_back=True)
+
+    def drop(self, reason: str) -> int:
+        """Let the failed list count as done; return how many requests these were.
+
+        :param reason: as above.
+        """
+        return self._restore(reason, put_back=False)
+
+    def _restore(self, reason: str, *, put_back: bool) -> int:
+        """Take requests off the failed list, in batches.
+
+        :raises StateError: if workers use it.
+        """
         with self.connected() as worker:
-            state = Reader(worker, self.key).existing()
+            reader = Reader(worker, self.key)
+            state, now = reader.existing(), float(worker.client.time()[0])
+            if used := [name for name, end in state.leases.items() if end > now]:
+                raise StateError(
+                    f"{self.name}: worker {used[0]} uses this crawl, and nothing was changed. Stop"
+                    f" the crawl first. If it was killed, try again in half a minute."
+                )
             shared = SharedKey(worker, self.key, state.plan)
             try:
-                left = state.counts.failed
-                while left:
-                    shared.call(Call(retry=min(left, BATCH)))
-                    count += left - shared.counts.failed
-                    left = min(left, shared.counts.failed)
+                before, batch, size = state.counts.failed, Call(), 0
+                for row in reader.failed():
+                    if matches(row.failed.kind, reason):
+                        member = retried(row).member if put_back else b""
+                        size += len(member)
+                        if batch.restored and (size > MOST_BYTES or len(batch.restored) == BATCH):
+                            shared.call(batch)
+                            batch, size = Call(), len(member)
+                        batch.restored[row.key] = member
+                if batch.restored:
+                    shared.call(batch)
+                return before - shared.counts.failed
             finally:
                 shared.leave()
-        return count
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
@@ -186,6 +215,13 @@ class RedisTarget:
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."
                     f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
                 )
+
+
+def retried(row: Listed) -> Taken:
+    """Return a failed request as if it had never failed, as far as it can be decoded."""
+    with suppress(Exception):  # it is put back as it is
+        return replace(row.request, body=row.failed.retried().body)
+    return row.request
 
 
 def _found(finder: Finder) -> Iterator[Found]:

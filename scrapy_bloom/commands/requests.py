@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from scrapy import Request
 
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 
 
@@ -46,7 +47,6 @@ class WaitingRequest(NamedTuple):
         depth: ``meta["depth"]``, how many links from a start request.
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
-        reason: why it is on the failed list: ``died``, ``blocked`` or ``unreadable``.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
@@ -56,8 +56,55 @@ class WaitingRequest(NamedTuple):
     depth: int = 0
     callback: str = ""
     problem: str = ""
-    reason: str = ""
     not_before: float = 0.0
+
+
+class FailedRequest(NamedTuple):
+    """A request on the failed list.
+
+    Attributes:
+        reason: a status, the name of an exception, or what no worker has told.
+        url: as in what follows.
+        date: when it failed, in seconds since 1970; 0 if that is not known.
+        tries: in how many runs it has failed, as far as they count; of one that workers died with,
+            how many.
+        worker: which one has said so; empty in a job directory.
+        message: what the exception says.
+        request: the rest of what can be decoded.
+    """
+
+    reason: str
+    url: str
+    date: float
+    tries: int
+    worker: str
+    message: str
+    request: WaitingRequest
+
+    @classmethod
+    def of(cls, failed: Failed, priority: int = 0) -> FailedRequest:
+        """Return a row of the failed list for display."""
+        request = readable(failed.body, priority)
+        return cls(
+            failed.kind,
+            request.url,
+            failed.date,
+            failed.tries,
+            failed.worker,
+            failed.message,
+            request,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        known = {**self._asdict(), **self.request._asdict()}
+        del known["request"], known["not_before"]
+        return known
+
+
+def matches(kind: str, reason: str) -> bool:
+    """Return whether a request failed for a reason: ``ValueError`` is one in any callback, too."""
+    return not reason or kind == reason or kind.startswith(f"{reason} ")
 
 
 def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> WaitingRequest:
@@ -106,6 +153,14 @@ def marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> Iterator[b
         return
     if original:
         yield from marks_in(original, fingerprint)
+
+
+def priority_in(body: bytes) -> int:
+    """Return Scrapy's priority of a stored request, if it can be decoded."""
+    try:
+        return int(_fields(body).get("priority", 0))
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return 0
 
 
 def slot_in(body: bytes) -> bytes:

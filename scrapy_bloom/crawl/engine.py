@@ -150,18 +150,14 @@ class Engine:
                 queue.remove((request, response))
                 response.callback(back)  # as if a downloader middleware had answered with it
 
-    def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> bool:
-        """Have the engine read ``wrap(start)`` instead of the spider's ``start()``.
+    def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
+        """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
 
         Call it while the spider is being opened.
-
-        :returns: whether there is one.
         """
         start: Any = getattr(self._engine, "_start", None)
-        if not hasattr(start, "__aiter__"):
-            return False
-        self._engine._start = wrap(start)  # noqa: SLF001 - see above
-        return True
+        if hasattr(start, "__aiter__"):
+            self._engine._start = wrap(start)  # noqa: SLF001 - see above
 
     async def run_start(self, spider: Spider) -> AsyncIterator[Any]:
         """Return what the spider's ``start()`` yields when it is run again."""

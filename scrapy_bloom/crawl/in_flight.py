@@ -107,6 +107,7 @@ class InFlight:
         self.shared = False
         self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
         self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
+        self._awaited: dict[bytes, bytes] = {}  # of those: which other one each waits for
         self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
         engine.watch(self)
@@ -276,9 +277,17 @@ class InFlight:
         with suppress(Exception):  # it could be identified a moment ago
             mark, _ = self._identifier.identify(request)
             waiting = self._targets.get(mark, self._anywhere.get(mark))
-            if origin.waits_for and waiting is not None:
+            if waiting is not None and origin.waits_for and not self._awaits(mark, origin.mark):
                 origin.waits_for += 1
                 waiting.append(origin)
+                if origin.mark is not None:
+                    self._awaited[origin.mark] = mark
+
+    def _awaits(self, mark: bytes | None, other: bytes | None) -> bool:
+        """Return whether the page of a mark is that of another one, or waits for it in the end."""
+        while mark is not None and mark != other:
+            mark = self._awaited.get(mark)
+        return mark is not None
 
     def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
         """Note that a redirect's target is stored, and what waits for it."""
@@ -290,15 +299,14 @@ class InFlight:
             self._let_go(self._anywhere.pop(next(iter(self._anywhere))))
 
     def let_go(self) -> bool:
-        """End all that waits for targets of redirects, when nothing is in flight here.
+        """End what waits for targets of redirects that other workers have, when nothing is here.
 
-        Other workers have these, and how they end is not known here; or they wait for each other.
+        How these end is not known here.
 
         :returns: whether anything did.
         """
-        for places in (self._anywhere, self._targets):
-            for mark in [*places]:
-                self._let_go(places.pop(mark, []))
+        for mark in [*self._anywhere]:
+            self._let_go(self._anywhere.pop(mark, []))
         return bool(self._done)
 
     def _let_go(self, waiting: list[Visit]) -> None:
@@ -308,6 +316,7 @@ class InFlight:
     def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
         """Return the pages that have waited for a redirect's target, which has ended."""
         waiting = self._targets.pop(mark, [])
+        self._awaited.pop(mark, None)
         if visit.ended is Ended.REPLACED and visit.next_mark is not None:
             self._expect(visit.next_mark, waiting)
             return []

@@ -53,7 +53,7 @@ MOST_NEW: Final = 16 << 20
 """The next commit does not wait so long once it has so many bytes of requests: they are in memory
 until then, and a slow one after many of them would let many more pile up."""
 
-_STATUSES: Final = "statuses"
+STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
 
 _FEW: Final = 100  # requests: as long as more wait, no failed one is put back
@@ -84,7 +84,7 @@ class LocalBackend(Backend):
         self.interval = INTERVAL
         self._failing = False
         self._starts = Starts(job.store, queues)
-        self._statuses = Counter(json.loads(job.store.meta.get(_STATUSES) or "{}"))
+        self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
     async def open(
@@ -210,7 +210,7 @@ class LocalBackend(Backend):
             meta[ended.value] = meta.get(ended.value, 0) + 1
         if status:
             self._statuses[status] += 1
-            meta[_STATUSES] = json.dumps(self._statuses)
+            meta[STATUSES] = json.dumps(self._statuses)
 
     def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
         """Move the row of a request to the failed list with the next commit."""

@@ -104,6 +104,24 @@ class FailedList:
         if not self.reasons[failed.kind]:
             del self.reasons[failed.kind]
 
+    def stored(self) -> Iterator[tuple[int, Failed | None, bytes | None]]:
+        """Yield all that is in the file, the oldest first, with the marks of start requests.
+
+        A damaged one is None.
+        """
+        asked = f"SELECT {_COLUMNS} FROM failed ORDER BY id"  # noqa: S608
+        for row in self._database.execute(asked):
+            yield row[0], _read(row), row[6]
+
+    def retry(self, id_: int, failed: Failed, start: bytes | None) -> None:
+        """Have the next run fetch a request again, as if it had never failed.
+
+        Call it outside of a run.
+        """
+        self.remove(id_, failed)
+        self.run = 0  # an earlier one than the next
+        self.add(id_, failed.retried(), start)
+
     def write(self) -> Callable[[], None]:
         """Write all changes in the transaction that is open.
 
@@ -121,12 +139,6 @@ class FailedList:
                 del self._new[id_]
 
         return keep
-
-
-def stored_failures(database: sqlite3.Connection) -> Iterator[tuple[int, Failed | None]]:
-    """Yield the requests on the failed list of a file, the oldest first; None if one is damaged."""
-    for row in database.execute(f"SELECT {_COLUMNS} FROM failed ORDER BY id"):  # noqa: S608
-        yield row[0], _read(row)
 
 
 def _read(row: tuple[object, ...]) -> Failed | None:

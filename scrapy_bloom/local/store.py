@@ -40,7 +40,7 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.failed import FailedList, stored_failures
+from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.values import write_span
@@ -227,10 +227,6 @@ class Store:
     def knows_many(self, marks: Iterable[bytes]) -> list[bool]:
         """Return for each page whether it is seen, or is a start request that was counted."""
         return [mark in self.filter or self._has_start(mark) for mark in marks]
-
-    def failures(self) -> Iterator[tuple[int, Failed | None]]:
-        """Yield the requests on the failed list, the oldest first; None if one is damaged."""
-        return stored_failures(self._database)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -283,7 +283,7 @@ class RedisBackend(Backend):
             look=held or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
-            through=self._starts.through,
+            through=self._engine.has_started and not self._starts.running,
         )
         answer = Answer()
         if call is not None:

@@ -94,8 +94,8 @@ class State:
             read_slices(header["first"] + b":0:0:0:0")
             if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
                 raise ValueError("no slices, another window, or a negative number")
-            ended = {name: int(header.get(name, 0)) for name in ("done", "redirected")}
-            counts = Counts(*(int(header[name]) for name in _COUNTED), **ended)
+            pages = {name: int(header.get(name, 0)) for name in ("done", "redirected")}
+            counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
             leases = {name: float(end) for name, end in ends.items()}

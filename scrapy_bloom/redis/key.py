@@ -158,7 +158,7 @@ class Call:
     entries: list[Entry] = field(default_factory=list)
     take: int = 0
     room: int = MOST_BYTES
-    through: bool = True
+    through: bool = False
     risky: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
     lost: list[Lost] = field(default_factory=list)
@@ -221,6 +221,7 @@ class SharedKey:
         known: fingerprints that are there, see :meth:`learn`.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
+        comes: whether it begins to crawl with its next call: a run may begin.
         renewed: when this worker last renewed its lease, by ``time.monotonic()``; infinitely long
             ago if it has none.
     """
@@ -228,7 +229,7 @@ class SharedKey:
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
         self.known: set[bytes] = set()
-        self.epoch = ""
+        self.epoch, self.comes = "", False
         self._worker, self._key, self._most_known = worker, key, known
         self._lives = ("", "")
         self._answered = -1
@@ -348,7 +349,7 @@ class SharedKey:
             fetched_again,
         )
         self._note_swept(queued, failed)
-        self._answered, self.unanswered = self._number, None
+        self._answered, self.unanswered, self.comes = self._number, None, False
         self.renewed = before
         if counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
@@ -494,7 +495,7 @@ class SharedKey:
             return [*self._lives, numbers, *marks]
         more = (
             *(call.take, call.room, int(call.through)),
-            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD),
+            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD, int(self.comes)),
         )
         now = time.monotonic()
         waits = [

@@ -33,13 +33,12 @@ class Starts:
 
     Attributes:
         running: whether it is running again.
-        through: whether it has run to its end, or there is none.
     """
 
     def __init__(self, engine: Engine, spider: Spider, queue: SharedQueue) -> None:
         self._engine, self._spider, self._queue = engine, spider, queue
         self.running = self._due = self._stopped = False
-        self.through = not engine.wrap_start(self._paused)
+        engine.wrap_start(self._paused)
 
     def stop(self) -> None:
         """Run it no further: the crawl ends."""
@@ -87,10 +86,7 @@ class Starts:
 
     async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pause whenever too many requests wait to be sent."""
-        try:
-            async for each in start:
-                yield each
-                while self._queue.is_full and not self._stopped:
-                    await maybe_deferred_to_future(pause(PAUSE))
-        finally:
-            self.through = True
+        async for each in start:
+            yield each
+            while self._queue.is_full and not self._stopped:
+                await maybe_deferred_to_future(pause(PAUSE))

@@ -214,7 +214,7 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server
             assert victim.exchange().void
     assert left(server, key) == (0, 0, 1)
     (failed,) = Reader(rescuer.queue.worker, key).failed()
-    assert failed.note == "blocked"
+    assert failed.failed.kind == "workers were blocked by it"
 
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])

@@ -239,3 +239,15 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place
             assert account() == {"done": 2, "waiting": 0}
         assert site.hits["/bad"] == 2
     assert crawler.stats.get_value("bloom/failed/503") is None
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_pages_that_redirect_to_each_other_wait_for_each_other_only_once(place, account):
+    """Neither would ever be done."""
+    pages = {"/": ["/a", "/b"], "/a": "/one", "/b": "/two", "/one": "/two", "/two": "/one"}
+    with Pages(pages) as site:
+        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+    said = account()
+    assert said["waiting"] == 0
+    assert said["done"] + said["redirected"] == 3

@@ -2,8 +2,8 @@
 
 import json
 import os
-import pickle
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,15 @@ from support.filters import contents, everything, everything_in, hexadecimal, se
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
 from support.localredis import keys
 from support.processes import run_line
+from support.queues import Crawler
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, copy_from, runner
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import Failure
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Call, SharedKey
+from scrapy_bloom.redis.key import Call, Lost, SharedKey
 from scrapy_bloom.redis.member import SECOND, Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.worker import Worker
@@ -52,8 +55,8 @@ def fields(lines):
     return {line[:14].strip(): line[14:].strip() for line in lines}
 
 
-def told(bloom, target):
-    return json.loads("\n".join(bloom(f"info {target} --json")[1]))
+def told(bloom, target, line="info"):
+    return json.loads("\n".join(bloom(f"{line} {target} --json")[1]))
 
 
 def test_info_and_why_change_nothing(bloom, target, tmp_path, server):
@@ -160,7 +163,6 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
         assert seen(bloom, target, again) == [False] * 12, target
         assert all(seen(bloom, target, known[:40])), target
         assert told(bloom, target)["items"] == 40, target
-    assert bloom("queue kept --retry")[0] == 2
     assert everything(kept) == before
     marked = "10 pages marked; 40 marked before"
     assert bloom(f"add {key} -", stdin=hexadecimal(known))[1] == [marked]
@@ -212,27 +214,110 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
     assert (facts["later"], facts["next_due"] > time.time()) == (1, True)
 
 
-def test_the_failed_list_is_shown_and_put_back(bloom, server):
+def failing(name, server):
+    """Make a crawl in a job directory or in Redis whose pages have failed; return its target."""
+    kinds = ["503"] * 12 + ["ValueError in parse"] * 8
+    failures = [Failure(kind, "for a test") for kind in kinds]
+    if name == "kept":
+        job = open_job(Path(name), requests=True)
+        for url, failure in zip(URLS, failures, strict=True):
+            row = job.store.push(job.store.queue("0", None), stored(Request(url)))
+            job.store.fail(row, Failed.of(stored(Request(url)), failure, time.time()))
+        job.close()
+        return name
     key = next(keys)
-    target = f"{server.url}#{key}"
     link = Worker(Server(server.url), 5.0)
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
     shared = SharedKey(link, key, plan)
-    bodies = [pickle.dumps(Request(url).to_dict(), protocol=4) for url in URLS]
-    shared.call(Call([Entry("p", None, body) for body in bodies]))
-    while shared.counts.failed < len(URLS):
-        taken = shared.call(Call(take=len(URLS))).taken
-        shared.call(Call(unreadable=[one.id for one in taken]))
-    code, lines, errors = bloom(f"queue {target} --failed --peek 99")
-    assert (code, errors) == (1, [])
-    assert {line.split()[-1] for line in lines[1:]} == {*URLS}
-    assert fields(bloom(f"info {target}")[1])["failed"].startswith("20 requests; ")
-    assert bloom(f"queue {target} --retry") == (0, ["20 requests put back in the queue"], [])
-    assert bloom(f"queue {target} --failed")[0] == 0
-    assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
-    assert [one.tries for one in shared.call(Call(take=20)).taken] == [0] * 20
+    shared.call(Call([Entry("p", None, stored(Request(url))) for url in URLS]))
+    lost = []
+    for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
+        failed = Failed.of(taken.body, failure, time.time(), shared.name)
+        taken.body = failed.body
+        lost.append(Lost(taken.id, b"", failed._replace(body=taken.member)))
+    shared.call(Call(lost=lost))
     shared.leave()
     link.close()
+    return f"{server.url}#{key}"
+
+
+@pytest.mark.parametrize("place", ["kept", "redis"])
+@pytest.mark.usefixtures("job")
+def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
+    target = failing(place, server)
+    code, lines, errors = bloom(f"queue {target} --failed --peek 99")
+    assert (code, errors, len(lines)) == (1, [], 21)
+    assert {line.split()[-1] for line in lines[1:]} == {*URLS}
+    shown = fields(bloom(f"info {target}")[1])
+    assert shown["account"] == (
+        "20 pages, 0 done, 20 failed (12 \u00d7 503, 8 \u00d7 ValueError in parse), 0 waiting"
+    )
+    assert shown["failed"].startswith("20 requests; ")
+    rows = told(bloom, target, "queue --failed --peek 99 --reason ValueError")["failed"]
+    assert [(row["reason"], row["tries"], row["message"]) for row in rows] == [
+        ("ValueError in parse", 1, "for a test")
+    ] * 8
+    assert all(row["url"] in URLS and time.time() - row["date"] < 300 for row in rows)
+    assert all(bool(row["worker"]) is (place == "redis") for row in rows)
+    assert bloom(f"queue {target} --drop --reason 503") == (
+        0,
+        ["12 requests dropped, as if done"],
+        [],
+    )
+    assert told(bloom, target)["account"]["done"] == 12
+    assert bloom(f"queue {target} --retry --reason 503")[1] == ["0 requests put back"]
+    assert bloom(f"queue {target} --retry") == (0, ["8 requests put back"], [])
+    if place == "redis":
+        assert bloom(f"queue {target} --failed")[0] == 0
+        assert bloom(f"queue {target}")[1][0] == "8 requests to be fetched, 0 of them in flight"
+    else:
+        rows = told(bloom, target, "queue --failed")["failed"]
+        assert [row["tries"] for row in rows] == [0] * 8
+    assert bloom(f"queue {target} --retry --drop")[0] == 2
+
+
+@pytest.mark.parametrize("place", ["kept", "redis"])
+@pytest.mark.usefixtures("job")
+def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place):
+    target = failing(place, server)
+    with ExitStack() as stack:
+        if place == "kept":
+            stack.enter_context(lock_job(Path(target)))
+        else:
+            queue = Crawler(*target.split("#"), order="lifo pickle", spider=SPIDER, project="shop")
+            stack.enter_context(queue).exchange(through=False)
+        for act in ("retry", "drop"):
+            code, lines, (error,) = bloom(f"queue {target} --{act}")
+            assert (code, lines) == (2, [])
+            assert ("using this job directory" if place == "kept" else "uses this crawl") in error
+    assert told(bloom, target)["account"]["failed"] == 20
+
+
+@pytest.mark.usefixtures("job")
+def test_what_has_failed_waits_in_a_copy(bloom, server):
+    """Its page is marked: without its request it would never be fetched."""
+    failing("kept", server)
+    for copied in ("copied", f"{server.url}#{next(keys)}"):
+        assert bloom(f"copy kept {copied}")[0] == 0
+        assert bloom(f"queue {copied}")[1][0] == "20 requests to be fetched, 0 of them in flight"
+
+
+def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
+    key = next(keys)
+    target = f"{server.url}#{key}"
+    with Crawler(server.url, key, order="lifo pickle", spider=SPIDER, project="shop") as worker:
+        for url in URLS:
+            worker.queue.offer(Entry("p", None, stored(Request(url))))
+        worker.say()
+        shared = worker.queue.shared
+        while shared.counts.failed < len(URLS):
+            taken = shared.call(Call(take=len(URLS))).taken
+            shared.call(Call(unreadable=[one.id for one in taken]))
+    rows = told(bloom, target, "queue --failed --peek 99")["failed"]
+    assert {row["url"] for row in rows} == {*URLS}
+    assert {row["reason"] for row in rows} == {"unreadable"}
+    assert bloom(f"queue {target} --retry") == (0, ["20 requests put back"], [])
+    assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
 
 
 # Errors

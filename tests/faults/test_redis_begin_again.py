@@ -20,10 +20,12 @@ import pytest
 from support.queues import exchange
 from support.redis_plan import plan_of
 
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.key import Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.worker import Worker
@@ -57,12 +59,23 @@ class World:
         retries: share of fetches that end in a retry with dont_filter.
         hosts: how many hosts the pages have, each with a delay; without, all share one slot.
         waits: share of requests that wait for a time, or after which a host is left alone.
+        failures: share of fetches that fail, as long as there are faults. Further runs follow.
     """
 
     def __init__(
-        self, server, seed, faults, *, again=True, without=(), retries=0.0, hosts=0, waits=0.0
+        self,
+        server,
+        seed,
+        faults,
+        *,
+        again=True,
+        without=(),
+        retries=0.0,
+        hosts=0,
+        waits=0.0,
+        failures=0.0,
     ):
-        self.hosts, self.waits = hosts, waits
+        self.hosts, self.waits, self.failures = hosts, waits, failures
         self.chance = random.Random(seed)
         self.faults, self.again, self.retries = faults, again, retries
         self.without = dict(without)
@@ -94,7 +107,10 @@ class World:
                 if self.chance.random() < 0.025:
                     self.fault()
             elif turn % 40 == 0 and self.over():
-                break
+                if not self.client.exists(beginning(KEY) + "failed"):
+                    break
+                self.failures = 0.0
+                self.next_run()
         else:
             raise NeverEndsError
         return set(self.links) - set(self.fetched)
@@ -103,6 +119,14 @@ class World:
         busy = any(worker.busy for worker in self.workers)
         kept = [beginning(KEY) + name for name in ("queue", "later", "unread", "taken")]
         return not busy and not self.client.exists(*kept)
+
+    def next_run(self):
+        """Kill all workers; others come when their leases are over."""
+        listed = self.client.hlen(beginning(KEY) + "failed")
+        if "key" not in self.faults:
+            assert sum(map(int, self.client.hvals(beginning(KEY) + "reasons"))) == listed
+        self.now += 100
+        self.workers = [Crawler(self) for _ in range(2)]
 
     def shot(self):
         names = list(self.client.keys("crawl*"))
@@ -166,6 +190,9 @@ class World:
 
     def fault_queue(self):
         self.client.delete(beginning(KEY) + "queue")
+
+    def fault_failed(self):
+        self.client.delete(beginning(KEY) + "failed")
 
     def fault_later(self):
         self.client.delete(beginning(KEY) + "later")
@@ -307,6 +334,9 @@ class Crawler:
             self.children[key] = 1
             self.offer(page, key, "p")
             return
+        if world.chance.random() < world.failures:
+            self.fail(key)
+            return
         world.fetched[page] += 1
         for other in world.links[page]:
             if not self.queue.knows((b"%d" % other).rjust(20, b".")):
@@ -330,6 +360,11 @@ class Crawler:
                 self.start()
         self.ready += answer.taken
 
+    def fail(self, key):
+        taken = self.flight.pop(key)
+        failed = Failed("503", "", self.world.now, 1, "", taken.member)
+        self.queue.fail(taken, Lost(taken.id, b"", failed))
+
     def child_done(self, parent):
         if parent in self.children:
             self.children[parent] -= 1
@@ -349,6 +384,12 @@ SETS = {
     "flushes": {"faults": {"flush": 1, "kill": 1, "late": 2}},
     "all, retries": {"faults": ALL, "retries": 0.2},
     "all": {"faults": ALL},
+    "all, failures": {"faults": ALL, "failures": 0.3},
+    "roll-backs and flushes, failures": {
+        "faults": {"back": 2, "flush": 1, "kill": 1, "late": 2},
+        "failures": 0.3,
+    },
+    "freezes, failures": {"faults": {"freeze": 2, "kill": 1, "late": 2}, "failures": 0.3},
     "losses while one is taken for dead": {
         "faults": {"dead_before": 1, "dead_after": 1, "late": 1}
     },
@@ -391,6 +432,16 @@ CONTROLS = {
         "without": {
             "call('ZCARD', queue) + call('ZCARD', later) + refused < tonumber(waiting)": "false"
         },
+    },
+    "failed pages without their rows": {
+        "faults": {"late": 2},
+        "failures": 0.3,
+        "without": {"list(key == '' and id or key, given_up, kind, packed)": ""},
+    },
+    "failed requests that vanish unnoticed": {
+        "faults": {"failed": 2, "late": 2},
+        "failures": 0.3,
+        "without": {"call('HLEN', failed) < tonumber(failures)": "false"},
     },
     "a loss before the new name of a worker that was taken for dead": {
         "faults": {"dead_before": 1},

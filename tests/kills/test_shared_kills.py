@@ -2,13 +2,21 @@
 
 import os
 import random
+from collections import Counter
+from contextlib import closing
 
 import pytest
 from support.in_flight import pages_of, taken_by
 from support.kills import kill_each
 from support.localredis import LocalRedis
 from support.localsite import LocalSite, StormySite
+from support.queues import account
 from support.redis_crawls import Crawl
+
+from scrapy_bloom.crawl.serialize import read_fields
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
 
@@ -23,6 +31,7 @@ SERIES = {
     },
     "one at a time": {"CONCURRENT_REQUESTS": 1},
     "retries": {},
+    "failures": {"RETRY_ENABLED": False},
 }
 
 
@@ -30,7 +39,7 @@ SERIES = {
 def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     dice = random.Random(name)
     settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
-    kind = StormySite if name == "retries" else LocalSite
+    kind = StormySite if name in ("retries", "failures") else LocalSite
     under_way, kills = set(), 0
     with (
         LocalRedis() as server,
@@ -43,9 +52,36 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             kills += 1
             under_way |= pages_of(site, taken_by(server, victim.pid))
         crawl.wait()
+        if name == "failures":
+            failed = fetch_again(crawl, server)
+            assert failed >= len(site.hits) // 8
         assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
-        if name != "retries":  # what is tried again is not filtered, nor what it redirects to
+        if name not in (
+            "retries",
+            "failures",
+        ):  # what is tried again is not filtered, nor what it redirects to
             assert set(site.repeated) <= under_way
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{name}: {kills} kills, {len(under_way)} under way, {again} again")  # noqa: T201 - `make kills` shows it
+
+
+def fetch_again(crawl, server):
+    """Run until nothing is on the failed list; return how many were on it at first.
+
+    No page is on it twice, and the account is right after each run.
+    """
+    counts = []
+    while not counts or counts[-1]:
+        (key,) = {name.decode() for name in server.client().keys("*:bloom")}
+        with closing(Worker(Server(server.url), 10.0)) as worker:
+            rows = [*Reader(worker, key).failed()]
+        told = account(server, key)
+        urls = Counter(read_fields(each.failed.body)["url"] for each in rows)
+        assert set(urls.values()) <= {1}
+        assert (told.waiting, told.in_flight) == (0, 0)
+        counts.append(told.failed)
+        assert len(counts) < 20
+        crawl.join()
+        crawl.wait()
+    return counts[0]

@@ -80,7 +80,7 @@ def work(url: str, hosts: int, seconds: float, first: int) -> int:
             for link in range(LINKS):
                 number += link < NEW
                 _offer(queue, number if link < NEW else chance.randint(first, number), hosts)
-            queue.release(request, "done")
+            queue.end(request)
         pages += len(taken)
         taken = _call(queue, TAKE)
     queue.close()

@@ -95,6 +95,21 @@ local function begin_run()
   if call('EXISTS', failed) == 1 then call('HSET', header, 'again', '0 0') end
 end
 
+-- A worker comes. A run begins now, or once all the others are dead.
+local function come(worker, lease)
+  local found = {}
+  for _, field in ipairs(call('HKEYS', header)) do
+    local name = field:match('^w:(.*)$')
+    local _, ends = read_worker(name and name ~= worker and call('HGET', header, field))
+    if type(ends) == 'number' and is_valid(ends, lease) then found[#found + 1] = string.format('%s %.3f', name, ends) end
+  end
+  if #found == 0 then
+    begin_run()
+  elseif not call('HGET', header, 'found') then
+    call('HSET', header, 'found', table.concat(found, ' '))
+  end
+end
+
 -- Begin a run if all that the last worker to come has found are dead.
 local function begin_run_if_alone()
   for name, lease in (call('HGET', header, 'found') or ''):gmatch('(%S+) (%S+)') do

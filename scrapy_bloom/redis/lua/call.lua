@@ -3,12 +3,12 @@
 --
 -- ARGV, in this order:
 --   epoch, worker  who calls
---   numbers     twelve: of this call; of the last call whose answer the worker has, 0 if it only has a record,
+--   numbers     thirteen: of this call; of the last call whose answer the worker has, 0 if it only has a record,
 --               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
 --               of them, after the first; 1 if its start() is through, else 0; the tries after which a request is
---               moved to the failed list; after which it is risky; 1 if the worker has a
---               risky one, else 0; its delay and jitter for slots that have no other; seconds before its turn
---               that a request may be taken
+--               moved to the failed list; after which it is risky; 1 if the worker has a risky one, else 0; its
+--               delay and jitter for slots that have no other; seconds before its turn that a request may be taken;
+--               1 if it has just come, else 0
 --   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget
 --   probes      of the entries
@@ -51,8 +51,8 @@ local FIRST_QUEUED = 21  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd', 'done', 'redirected', 'again', 'found')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
-local number, answered, lease, want, room, through, most, risk, risky, own_delay, own_jitter, ahead =
-  read_numbers(numbers)
+local number, answered, lease, want, room, through, most, risk, risky, own_delay, own_jitter, ahead,
+  comes = read_numbers(numbers)
 local surprise, last = surprise_of(fields[2], number, answered)
 if surprise then return {surprise} end
 
@@ -61,7 +61,7 @@ local counts, handed_out  -- known if this call has just been carried out
 read_marks(fields[3], epoch, fields[4], fields[5])
 local next_turn, queued, failed_now, fetched_again = 0, 0, 0, 0
 counters.done, counters.redirected = tonumber(fields[12] or 0), tonumber(fields[13] or 0)
-local again = fields[14]
+local again, found = fields[14], fields[15]
 
 -- Return the fields of this worker's requests in `taken`.
 local function fields_of(ids)
@@ -82,7 +82,7 @@ local function answer()
   local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
   report = format('%s %d %d %s %s %d %d %d %d %d %d %d %d', report, forgotten, call('ZCARD', later),
     fields[11] or '0 0 0', seconds_left(), clock, next_turn, queued, failed_now, counters.done, counters.redirected,
-    (again or fields[15] and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
+    (again or found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone = {}
   local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
   for i = 1, #rows, 2 do
@@ -427,6 +427,7 @@ end
 local function carry_out()
   local marking = #probes > 0 or #ways > 0 and #slices > 0
   if #over > 0 and marking then drop(over) end
+  if comes == 1 then come(worker, lease) end
   set_holds()
   for _, field in ipairs(fields_of(unused)) do
     local value = call('HGET', taken, field)
@@ -440,7 +441,7 @@ local function carry_out()
   push()
   set_paces()
   if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
-  if heard_since then again = call('HGET', header, 'again') end
+  if heard_since or comes == 1 then again, found = unpack(call('HMGET', header, 'again', 'found')) end
   fetch_again()
   local due_next = move_due()
   if want > 0 then

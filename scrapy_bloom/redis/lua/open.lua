@@ -71,24 +71,6 @@ if epoch == old_epoch then
   end
 end
 
--- A worker comes, and not one that was here before.
-if made or old_epoch == '' then
-  local found = {}
-  for _, field in ipairs(call('HKEYS', header)) do
-    if field:sub(1, 2) == 'w:' then
-      local _, ends = read_worker(call('HGET', header, field))
-      if type(ends) == 'number' and is_valid(ends, lease) then
-        found[#found + 1] = string.format('%s %.3f', field:sub(3), ends)
-      end
-    end
-  end
-  if #found == 0 then
-    begin_run()
-  elseif not call('HGET', header, 'found') then
-    call('HSET', header, 'found', table.concat(found, ' '))
-  end
-end
-
 local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'first', 'slices', 'window', 'order',
   'waiting', 'taken', 'failed', 'forgotten', 'seq')
 for i = 1, 13 do answer[i] = answer[i] or '' end
