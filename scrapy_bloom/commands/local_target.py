@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -128,7 +128,12 @@ class LocalTarget:
         """Open the file to look for pages."""
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
-            yield View(identity_in(store), store.knows_many, requests)
+            filter_, starts = store.filter, store.starts
+
+            def knows(marks: Sequence[bytes]) -> list[bool]:
+                return [mark in filter_ or mark in starts for mark in marks]
+
+            yield View(identity_in(store), knows, requests)
 
     # Changing
 
