@@ -81,8 +81,7 @@ REQUEUED: Final = Stat(
 )
 FAILED_LIST: Final = Stat(
     "bloom/frontier/failed",
-    "requests on the failed list: ten workers died with them or were blocked by them, or no"
-    " worker could read them",
+    "pages on the failed list of a crawl in Redis",
 )
 
 FROM_INFO: Final = {

@@ -332,8 +332,9 @@ class InFlight:
         if visit is not None:
             own = b"" if visit.taken is None else visit.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
-            if AGAIN in request.meta:
-                by.meta[AGAIN] = True
+            for key in (AGAIN, START):
+                if key in request.meta:
+                    by.meta[key] = request.meta[key]
 
     def answered(self, result: Any, request: Request) -> None:
         """Note what the downloader has answered. It has failed unless the spider deals with it."""

@@ -1,4 +1,4 @@
-"""Start requests that are not filtered: each counts as one page, although it comes with each run."""
+"""Start requests that are not filtered: each counts once, although it comes with each run."""
 
 from __future__ import annotations
 

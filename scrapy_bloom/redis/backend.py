@@ -199,11 +199,11 @@ class RedisBackend(Backend):
         failed = Failed.of(taken.body, failure, time.time(), self._queue.shared.name)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read_fields(taken.body)["meta"]:  # what the spider yielded is another one
-            request = read_request(failed.body, self._spider)
-            original.priority, original.fingerprint = request.priority, None
-            original.slot = self._turns.slot_for(request)
-            if not request.dont_filter:
-                with suppress(Exception):  # the project's fingerprinter
+            with suppress(Exception):  # what is in the request, or the project's fingerprinter
+                request = read_request(failed.body, self._spider)
+                original.priority, original.fingerprint = request.priority, None
+                original.slot = self._turns.slot_for(request)
+                if not request.dont_filter:
                     original.fingerprint, _ = self._identifier.identify(request)
         listed = failed._replace(body=original.member)
         self._queue.fail(taken, Lost(taken.id, taken.origin, listed, (*way,)))
