@@ -67,15 +67,16 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         """Return it as a phrase."""
+        name = self.worker.rpartition(":")[0] or self.worker  # what follows makes it unique
+        worker = f" at worker {name}" if name else ""
         if self.state == "failed":
             said = f": {self.message}" if self.message else ""
             often = counted(self.tries, "run")
             end = ", given up" if self.given_up else ""
-            worker = f" at worker {self.worker}" if self.worker else ""
             return f"failed in {often}, last {moment(self.date)}{worker}{end}: {self.reason}{said}"
-        if self.worker:
+        if worker:
             span = f" for {write_span(round(self.seconds))}" if self.seconds >= 1 else ""
-            return f"{self.state} at worker {self.worker}{span}"
+            return f"{self.state}{worker}{span}"
         phrases = [self.state]
         if self.number:
             phrases.append(f"number {self.number:,} of {self.host or 'no host'}")

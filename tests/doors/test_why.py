@@ -137,7 +137,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
     redis.key.call(Call(lost=[Lost(out.id, b"", failed)], ended={}))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
-    name = redis.key.name
+    name, *_ = redis.key.name.rpartition(":")
     paths = "flying", "out", "a", "c", "login", "later", "never"
     flew, *others = told(bloom, redis.target, *paths)
     assert flew.startswith(f"in flight at worker {name}")
