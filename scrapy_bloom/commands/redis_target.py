@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -232,17 +233,23 @@ def _found(finder: Finder) -> Iterator[Found]:
     yield from _begun(finder)
     line = Line("waiting", finder.holds())
     for each, date in finder.waiting():
-        place = line.place(each.slot.decode(errors="replace"), each.body, date)
-        yield Found(each.body, each.fingerprint, place)
+        body = _if_pickle(each.body)
+        place = line.place(each.slot.decode(errors="replace"), body, date)
+        yield Found(body, each.fingerprint, place)
     yield from _begun(finder)
 
 
 def _begun(finder: Finder) -> Iterator[Found]:
     for each, worker, seconds in finder.in_flight():
         place = Place("in flight", worker=worker, seconds=seconds)
-        yield Found(each.body, each.fingerprint, place)
+        yield Found(_if_pickle(each.body), each.fingerprint, place)
     for _, failed, request in finder.failed():
-        yield Found(request.body, request.fingerprint, Place.failed(failed))
+        yield Found(_if_pickle(request.body), request.fingerprint, Place.failed(failed))
+
+
+def _if_pickle(body: bytes) -> bytes:
+    """Return a stored request, or nothing: a stranger's ``marshal`` may crash Python."""
+    return body if body[:1] == pickle.PROTO else b""
 
 
 def identity_in(plan: Plan) -> Identity:

@@ -1,6 +1,7 @@
 """`scrapy bloom why`: where a page is, in a job and in Redis."""
 
 import json
+import marshal
 import pickle
 import re
 import time
@@ -223,6 +224,19 @@ def test_what_cannot_be_decoded_hides_no_other_page(bloom):
         job.store.push(job.store.queue("0", None), body)
     job.close()
     assert bloom(f"why kept {SITE}/1")[0] == 0
+
+
+def test_of_what_is_in_redis_only_pickles_are_decoded(bloom, redis, monkeypatch):
+    """A stranger may have written it."""
+    decoded = []
+    monkeypatch.setattr(marshal, "loads", decoded.append)
+    there = Request(f"{SITE}/there", meta={ORIGINAL: b"{ not pickled"})
+    bodies = [b"{ not pickled", stored(there)]
+    entries = [Entry("p", None, body, slot=slot) for body in bodies for slot in (b"", b"slot")]
+    redis.key.call(Call(entries))
+    redis.take(2)
+    assert bloom(f"why {redis.target} {SITE}/there {SITE}/never")[0] == 1
+    assert decoded == [b""] * len(decoded)
 
 
 def test_looking_through_the_requests_shows_progress(bloom, monkeypatch):
