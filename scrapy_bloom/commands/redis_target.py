@@ -14,6 +14,7 @@ from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
+from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import Server
@@ -101,13 +102,13 @@ class RedisTarget:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield FailedRequest.of(each.failed, each.request.priority)
+                yield FailedRequest.of(each.failed, each.request.priority, in_redis=True)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
         with self.connected() as worker:
             requests = Reader(worker, self.key).upcoming(count)
-            return [readable(each.body, each.priority) for each in requests]
+            return [readable(each.body, each.priority, in_redis=True) for each in requests]
 
     @contextmanager
     def view(self) -> Iterator[View]:
@@ -147,12 +148,13 @@ class RedisTarget:
                     f"{self.name}: worker {used[0]} uses this crawl, and nothing was changed. Stop"
                     f" the crawl first. If it was killed, try again in half a minute."
                 )
+            reading = self._project.reading
             shared = SharedKey(worker, self.key, state.plan)
             try:
                 before, batch, size = state.counts.failed, Call(), 0
                 for row in reader.failed():
                     if matches(row.failed.kind, reason):
-                        member = retried(row).member if put_back else b""
+                        member = retried(row, reading).member if put_back else b""
                         size += len(member)
                         if batch.restored and (size > MOST_BYTES or len(batch.restored) == BATCH):
                             shared.call(batch)
@@ -218,10 +220,10 @@ class RedisTarget:
                 )
 
 
-def retried(row: Listed) -> Taken:
+def retried(row: Listed, reading: Reading) -> Taken:
     """Return a failed request as if it had never failed, as far as it can be decoded."""
     with suppress(Exception):  # it is put back as it is
-        return replace(row.request, body=row.failed.retried().body)
+        return replace(row.request, body=row.failed.retried(read=reading.fields).body)
     return row.request
 
 

@@ -107,7 +107,6 @@ class InFlight:
         self.shared = False
         self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
         self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
-        self._awaited: dict[bytes, bytes] = {}  # of those: which other one each waits for
         self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
         engine.watch(self)
@@ -277,17 +276,23 @@ class InFlight:
         with suppress(Exception):  # it could be identified a moment ago
             mark, _ = self._identifier.identify(request)
             waiting = self._targets.get(mark, self._anywhere.get(mark))
-            if waiting is not None and origin.waits_for and not self._awaits(mark, origin.mark):
+            if waiting is not None and origin.waits_for and not self._holds_up(origin, mark):
                 origin.waits_for += 1
                 waiting.append(origin)
-                if origin.mark is not None:
-                    self._awaited[origin.mark] = mark
 
-    def _awaits(self, mark: bytes | None, other: bytes | None) -> bool:
-        """Return whether the page of a mark is that of another one, or waits for it in the end."""
-        while mark is not None and mark != other:
-            mark = self._awaited.get(mark)
-        return mark is not None
+    def _holds_up(self, visit: Visit, mark: bytes) -> bool:
+        """Return whether the page of a mark is this one, or waits for it in the end."""
+        stack, looked_at = [visit], set[Visit]()
+        while stack:
+            each = stack.pop()
+            if each.mark == mark:
+                return True
+            if each not in looked_at:
+                looked_at.add(each)
+                stack += each.parents
+                if each.mark is not None:
+                    stack += self._targets.get(each.mark, self._anywhere.get(each.mark, ()))
+        return False
 
     def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
         """Note that a redirect's target is stored, and what waits for it."""
@@ -316,7 +321,6 @@ class InFlight:
     def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
         """Return the pages that have waited for a redirect's target, which has ended."""
         waiting = self._targets.pop(mark, [])
-        self._awaited.pop(mark, None)
         if visit.ended is Ended.REPLACED and visit.next_mark is not None:
             self._expect(visit.next_mark, waiting)
             return []

@@ -104,13 +104,13 @@ async def queue_of(
     Where nothing has ever answered, the crawl waits for :data:`upkeep.FIRST_ANSWER` at most; under
     the policy ``close`` it does not wait at all.
 
-    :param kind: the order of requests with the same priority, and their serialization.
+    :param kind: the order of requests with the same priority.
     :raises BloomError: if the crawl cannot be kept as configured.
     """
     settings, project = Settings.of(crawler), project_of(crawler)
     assert crawler.spider is not None  # noqa: S101 - it is being opened
     spider = crawler.spider.name
-    owner = {"project": project, "spider": spider, "order": str(kind)}
+    owner = {"project": project, "spider": spider, "order": kind.in_redis}
     plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, **owner)
     server, key = server_of(settings), key_of(settings, spider=spider, project=project)
     begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan)

@@ -17,7 +17,7 @@ from scrapy import Request
 from scrapy_bloom.commands.requests import readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken
-from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.reader import Listed, Reader
 from support.simulation.servers import BASE, KEY, Observer
 from support.simulation.site import KINDS, page_of
 
@@ -106,7 +106,7 @@ class SharedAccount(Account):
         queue, later, taken, failed = pipeline.execute()
         found = {
             "waiting": map(Taken.read_member, [*queue, *later]),
-            "failed": (Taken.read(value, 0) for value in failed),
+            "failed": (Listed.read(b"", value).request for value in failed),
             "in flight": (Taken.read(value, 0) for value in taken),
         }
         return {

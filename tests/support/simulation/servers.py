@@ -6,6 +6,7 @@ call. A worker is the package's own, but for what would wait in real time.
 
 from contextlib import nullcontext, suppress
 from functools import partial
+from types import SimpleNamespace
 
 import redis
 from redis import retry
@@ -173,12 +174,11 @@ class Client:
         self._servers, self._process = servers, process
 
     def register_script(self, text):
-        script = self._servers.load(text)
+        return SimpleNamespace(sha=self._servers.load(text), script=text)
 
-        def run(keys, arguments):
-            return self._servers.call_from(self._process, script, keys, arguments)
-
-        return run
+    def evalsha(self, script, count, *arguments):
+        keys, arguments = [*arguments[:count]], arguments[count:]
+        return self._servers.call_from(self._process, script, keys, arguments)
 
     def execute_command(self, *arguments):
         return self._servers.now.execute_command(*arguments)
@@ -196,7 +196,7 @@ class SimulatedWorker(Worker):
         self._process = self.world.running
         super().__init__(server, timeout)
 
-    def _with_deadline(self, act):
+    def _with_deadline(self, act, deadline):  # noqa: ARG002
         return RETRY.call_with_retry(act, lambda _: None)
 
     def start_heartbeats(self, beat):
