@@ -410,7 +410,9 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         unclean=unclean,
     )
     report.set(stats.PENDING, len(job.store))
-    if job.is_finished(waiting=waiting > 0):
+    if again := job.store.failed.left:
+        report.fetched_again(again)
+    elif job.is_finished(waiting=waiting > 0):
         report.finished(job.folder, job.restored)
 
 
