@@ -1,14 +1,17 @@
-"""Leaving hosts alone that ask for it: ``Retry-After`` on 429 and 503."""
+"""Leaving hosts alone that ask for it: ``Retry-After`` on 429 and 503, and 429 by itself."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
@@ -20,20 +23,42 @@ from scrapy_bloom.signals import hold_slot
 from scrapy_bloom.values import write_span
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
-_STATUSES: Final = frozenset({429, 503})
+_TOO_MANY: Final = 429
+
+_STATUSES: Final = frozenset({_TOO_MANY, 503})
+
+_FIRST: Final = 10.0
+"""Seconds for which a host is left alone that does not say for how long; then twice as long."""
 
 _BUDGET: Final = 3
 """A host that never answers well is left alone for about so many times the longest time, in all."""
 
 _MOST_HOSTS: Final = 10_000
 """How many hosts are remembered that have asked to be left alone and not answered well since."""
+
+
+@dataclass
+class _Host:
+    """A host that has asked to be left alone, and not answered well since.
+
+    Attributes:
+        began: when it did so last, by ``time.monotonic()``.
+        until: until when it is left alone; likewise.
+        spent: for how many seconds it was, in all.
+        pause: how long it was left alone when it last did not say for how long; 0 if it always did.
+    """
+
+    began: float = 0.0
+    until: float = 0.0
+    spent: float = 0.0
+    pause: float = 0.0
 
 
 class RetryAfter:
@@ -48,9 +73,10 @@ class RetryAfter:
 
     def __init__(self, crawler: Crawler, longest: float) -> None:
         self._crawler, self._longest = crawler, longest
-        # Until when slots are left alone, by time.monotonic(), and for how many seconds in all
-        # since they last answered well.
-        self._hosts: dict[str, tuple[float, float]] = {}
+        self._hosts: dict[str, _Host] = {}
+        # When requests came by, and the slot in their meta: a middleware nearer to the downloader
+        # may set another one, under which none of them can be kept back here or in the queue.
+        self._passed: WeakKeyDictionary[Request, tuple[float, str | None]] = WeakKeyDictionary()
         crawler.signals.connect(self._not_retried, signal=signals.response_received)
 
     @classmethod
@@ -76,6 +102,7 @@ class RetryAfter:
 
         One that awaited ``robots.txt``, say. If it cannot be copied, it is sent.
         """
+        self._passed[request] = time.monotonic(), request.meta.get("download_slot")
         held_until = getattr(scheduler_of(self._crawler), "held_until", None)
         if held_until is None or not (until := held_until(request)):  # another scheduler has none
             return None
@@ -93,32 +120,65 @@ class RetryAfter:
         leave_first_slot(request)  # it may not have passed the scheduler
         if response.status not in _STATUSES:
             if self._hosts:
-                self._hosts.pop(slot_of(self._crawler, request), None)
+                self._note_answer(request)
             return response
         wish = read_wish(response.headers.get("Retry-After"), response.headers.get("Date"))
-        if wish > 0 and self._hold(request, min(wish, self._longest)):
-            request.meta[DELAY] = min(wish, self._longest)  # for the retry, which copies it
+        if wish <= 0 and response.status != _TOO_MANY:
+            return response
+        if seconds := self._hold(request, min(wish, self._longest)):
+            request.meta[DELAY] = seconds  # for the retry, which copies it
         return response
 
-    def _hold(self, request: Request, seconds: float) -> bool:
-        """Have the slot of a request left alone, unless its budget is spent; return whether it is.
+    def _note_answer(self, request: Request) -> None:
+        """Forget what a host has asked for if it answers well what was sent after that."""
+        sent, as_passed = self._as_passed(request)
+        slot = slot_of(self._crawler, as_passed)
+        host = self._hosts.get(slot)
+        if host is not None and sent >= host.began:
+            del self._hosts[slot]
+
+    def _as_passed(self, request: Request) -> tuple[float, Request]:
+        """Return when a request came by, and a request with the slot that it had then."""
+        sent, slot = self._passed.get(request, (inf, ""))
+        if slot == "" or request.meta.get("download_slot") == slot:
+            return sent, request
+        return sent, Request(request.url, meta={} if slot is None else {"download_slot": slot})
+
+    def _hold(self, request: Request, wish: float) -> float:
+        """Have the slot of a request left alone, unless its budget is spent; return for how long.
 
         Only what makes a hold longer is spent: eight such answers at once are one hold.
+
+        :param wish: for how long; 0 if the host does not say.
         """
-        slot, now = slot_of(self._crawler, request), time.monotonic()
-        until, spent = self._hosts.get(slot, (0.0, 0.0))
-        if spent >= _BUDGET * self._longest:
-            return False
-        send = self._crawler.signals.send_catch_log
-        if not any(done is True for _, done in send(hold_slot, request=request, seconds=seconds)):
-            return False  # another scheduler
-        if until <= now:
+        now, (sent, as_passed) = time.monotonic(), self._as_passed(request)
+        slot = slot_of(self._crawler, as_passed)
+        host = self._hosts.get(slot) or _Host()
+        if host.spent >= _BUDGET * self._longest:
+            return 0.0
+        # What was in flight when a pause began says nothing about whether it was long enough.
+        pause = host.pause * (2 if sent >= host.until else 1)
+        seconds = wish if wish > 0 else min(max(_FIRST, pause), self._longest)
+        if not self._send(request, as_passed, seconds):
+            return 0.0  # another scheduler
+        if host.until <= now:
+            host.began = now
             self._log(slot, seconds)
-        longer = max(0.0, now + seconds - max(now, until))
-        self._hosts[slot] = max(now + seconds, until), spent + longer
+        if wish <= 0:
+            host.pause = seconds
+        host.spent += max(0.0, now + seconds - max(now, host.until))
+        host.until = max(now + seconds, host.until)
+        self._hosts[slot] = host
         if len(self._hosts) > _MOST_HOSTS:
             del self._hosts[next(iter(self._hosts))]
-        return True
+        return seconds
+
+    def _send(self, request: Request, as_passed: Request, seconds: float) -> bool:
+        """Have the slots of these requests left alone; return whether a scheduler does."""
+        send, heard = self._crawler.signals.send_catch_log, []
+        for each in {slot_of(self._crawler, one): one for one in (as_passed, request)}.values():
+            heard += send(hold_slot, request=each, seconds=seconds)
+        return any(done is True for _, done in heard)
 
     def _log(self, slot: str, seconds: float) -> None:
         if self._crawler.stats is not None:

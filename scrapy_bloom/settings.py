@@ -177,9 +177,9 @@ RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
     600.0,
     read_age,
-    "How long a host that answers 429 or 503 with `Retry-After` is left alone, at most: seconds, or"
-    ' a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores the header. It needs'
-    " `scrapy_bloom.Scheduler`.",
+    "How long a host is left alone, at most, that answers 429, or 503 with `Retry-After`: seconds,"
+    ' or a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores such answers. It'
+    " needs `scrapy_bloom.Scheduler`.",
 )
 BACKEND: Final = Option(
     "BLOOM_BACKEND",

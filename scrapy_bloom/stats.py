@@ -62,7 +62,7 @@ LATER: Final = Stat(
     " `Retry-After`",
 )
 HOLDS: Final = Stat(
-    "bloom/frontier/holds", "times that a host was left alone for as long as it had asked"
+    "bloom/frontier/holds", "times that a host was left alone because it had asked for it"
 )
 RECOVERED: Final = Stat(
     "bloom/frontier/recovered",

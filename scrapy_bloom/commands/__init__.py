@@ -13,7 +13,7 @@ from scrapy.commands import ScrapyCommand
 VERBS = {
     "plan": "compute how much memory a number of pages takes",
     "info": "show owner, fill level and progress of a crawl",
-    "contains": "show which pages are seen",
+    "why": "show what became of pages: waiting, in flight, failed and why, or done",
     "add": "mark pages as seen; create the filter if there is none",
     "forget": "make pages eligible again",
     "queue": "show waiting requests; put the failed list back",

@@ -6,14 +6,16 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import (
     FailedRequest,
@@ -121,6 +123,18 @@ class LocalTarget:
         now = (request for request in self._requests() if not request.not_before)
         return [*islice(now, count)]
 
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Open the file to look for pages."""
+        with self.reading() as store:
+            requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
+            filter_, starts = store.filter, store.starts
+
+            def knows(marks: Sequence[bytes]) -> list[bool]:
+                return [mark in filter_ or mark in starts for mark in marks]
+
+            yield View(identity_in(store), knows, requests)
+
     # Changing
 
     def retry(self, reason: str) -> int:
@@ -164,9 +178,9 @@ class LocalTarget:
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
-        """Open the filter for a verb: what a crawl would call seen, or a change in one commit.
+        """Open the filter for a verb: a change in one commit.
 
-        :param verb: ``contains``, ``add`` or ``forget``; ``add`` creates the filter if necessary.
+        :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
         new = verb == "add" and not self.path.exists()
         if new:
@@ -176,10 +190,8 @@ class LocalTarget:
                     f" NAME."
                 )
         else:
-            with self.reading() as store:  # nothing is locked if it is not ours
-                if verb == "contains":
-                    yield identity_in(store), lambda marks: [mark in store.filter for mark in marks]
-                    return
+            with self.reading():  # nothing is locked if it is not ours
+                pass
         with lock_job(self.path.parent), self._writing(new=new) as store:
             forget, add = store.filter.forget_many, store.filter.add
             change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
@@ -221,6 +233,18 @@ class LocalTarget:
         with self.reading() as store:
             for each in requests_in(store, newest_first=newest_first):
                 yield readable(None if each.damaged else each.body, each.priority, each.date)
+
+    def _found(self, store: Store) -> Iterator[Found]:
+        """Yield the requests that wait or are in flight, and the failed list."""
+        line = Line("waiting or in flight", stored_holds(store))
+        with store.snapshot():
+            for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
+                if not each.damaged:
+                    place = line.place(each.slot, each.body, each.date)
+                    yield Found(each.body, None, place)
+            for _, failed, start in store.failed.stored():
+                if failed is not None:
+                    yield Found(failed.body, start, Place.failed(failed))
 
     def _create(self) -> Store:
         project = self._project

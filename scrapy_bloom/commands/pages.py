@@ -1,11 +1,10 @@
-"""``scrapy bloom contains``, ``add`` and ``forget``: ask a filter about pages, or change it.
+"""``scrapy bloom add`` and ``forget``: change a filter.
 
 Pages are URLs, or fingerprints in hexadecimal, as arguments or one a line on standard input.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from argparse import ArgumentParser, Namespace
@@ -16,9 +15,9 @@ from typing import Final, NamedTuple
 
 from scrapy import Request
 
-from scrapy_bloom.commands.output import note, progress, show, table
+from scrapy_bloom.commands.output import note, progress, show
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.target import SCHEMES, target_of
+from scrapy_bloom.commands.target import SCHEMES, Target, target_of
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
@@ -42,50 +41,50 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print for each page whether it is seen, or how many were added or forgotten.
+    """Print how many pages were added or forgotten.
 
-    Return 1 if a line was invalid, or if a page to show or to forget is not in the filter.
+    Return 1 if a line was invalid, or if a page to forget is not in the filter.
     """
-    verb, pages = args.verb, args.pages
+    known = new = bad = 0
+    target, given = target_and_pages(args, project)
+    with target.marks(args.verb) as (identity, carry_out):
+        fingerprinter, warning = project.fingerprinter_for(identity)
+        if warning:
+            note(warning)
+        lines = progress(read(given, fingerprinter), "pages")
+        while batch := [*islice(lines, _AT_ONCE)]:
+            valid = [page.fingerprint for page in batch if page]
+            seen = carry_out(valid)
+            known += sum(seen)
+            new += len(seen) - sum(seen)
+            bad += len(batch) - len(valid)
+    note_skipped(bad, known + new + bad)
+    if args.verb == "add":
+        text = f"{counted(new, 'page')} marked; {known:,} marked before"
+        show(args, {"new": new, "seen": known, "bad": bad}, [text])
+        return 1 if bad else 0
+    text = f"{counted(known, 'page')} eligible again; {new:,} not in the filter"
+    show(args, {"forgotten": known, "unknown": new, "bad": bad}, [text])
+    return 1 if new or bad else 0
+
+
+def target_and_pages(args: Namespace, project: Project) -> tuple[Target, Iterable[bytes]]:
+    """Return the target that the arguments name, and the lines with pages.
+
+    :raises SettingError: if they name no pages.
+    """
+    pages = args.pages
     where = pages.pop(0) if pages and pages[0] != "-" and not _is_page(pages[0]) else None
     if not pages or ("-" in pages and len(pages) > 1):
         raise SettingError("expected URLs, or - for those on standard input")
     given = sys.stdin.buffer if pages == ["-"] else [page.encode() for page in pages]
-    known = new = bad = 0
-    with target_of(project, where).marks(verb) as (identity, carry_out):
-        fingerprinter, warning = project.fingerprinter_for(identity)
-        if warning:
-            note(warning)
-        lines = progress(_read(given, fingerprinter), "pages")
-        while batch := [*islice(lines, _AT_ONCE)]:
-            valid = [page for page in batch if page]
-            seen = carry_out([page.fingerprint for page in valid])
-            if verb == "contains" and valid:
-                _show(args, valid, seen, first=known + new == 0)
-            known += sum(seen)
-            new += len(seen) - sum(seen)
-            bad += len(batch) - len(valid)
+    return target_of(project, where), given
+
+
+def note_skipped(bad: int, lines: int) -> None:
+    """Say how many lines were invalid, if any."""
     if bad:
-        note(f"skipped {bad:,} of {counted(known + new + bad, 'line')}")
-    if verb == "add":
-        text = f"{counted(new, 'page')} marked; {known:,} marked before"
-        show(args, {"new": new, "seen": known, "bad": bad}, [text])
-        return 1 if bad else 0
-    if verb == "forget":
-        text = f"{counted(known, 'page')} eligible again; {new:,} not in the filter"
-        show(args, {"forgotten": known, "unknown": new, "bad": bad}, [text])
-    return 1 if new or bad else 0
-
-
-def _show(args: Namespace, pages: list[Page], seen: list[bool], *, first: bool) -> None:
-    words = ["seen" if is_seen else "new" for is_seen in seen]
-    if not args.json:
-        rows = [(page.text, word) for page, word in zip(pages, words, strict=True)]
-        show(args, None, table(rows, ("page", "is") if first else ()))
-        return
-    for page, word in zip(pages, words, strict=True):
-        line = {"text": page.text, "fingerprint": page.fingerprint.hex(), "is": word}
-        sys.stdout.write(f"{json.dumps(line)}\n")
+        note(f"skipped {bad:,} of {counted(lines, 'line')}")
 
 
 def _is_page(text: str) -> bool:
@@ -100,13 +99,15 @@ class Page(NamedTuple):
     Attributes:
         text: the URL or the fingerprint as it was given.
         fingerprint: its fingerprint.
+        url: the URL of a request for it; empty if only its fingerprint was given.
     """
 
     text: str
     fingerprint: bytes
+    url: str = ""
 
 
-def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
+def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
     """Yield the page of each line that is not empty; None for an invalid one, which is reported."""
     for number, line in enumerate(lines, 1):
         try:
@@ -121,7 +122,8 @@ def _read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iter
 
 def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
     if not _HEX.fullmatch(text):
-        return Page(text, fingerprinter.fingerprint(Request(text)))
+        request = Request(text)
+        return Page(text, fingerprinter.fingerprint(request), request.url)
     fingerprint = bytes.fromhex(text)
     if fingerprinter.digests and len(fingerprint) != SHA1_BYTES:
         raise ValueError(f"expected {2 * SHA1_BYTES} hexadecimal digits, not {len(text)}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
 from scrapy_bloom.crawl.reading import Reading
@@ -16,6 +19,7 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
@@ -106,6 +110,15 @@ class RedisTarget:
             requests = Reader(worker, self.key).upcoming(count)
             return [readable(each.body, each.priority, in_redis=True) for each in requests]
 
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """Connect to look for pages."""
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
+            plan = reader.existing().plan
+            requests = partial(_found, Finder(worker, self.key)) if plan.order else None
+            yield View(identity_in(plan), reader.contains_many, requests)
+
     # Changing
 
     def retry(self, reason: str) -> int:
@@ -155,15 +168,12 @@ class RedisTarget:
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
-        """Connect for a verb: to inspect, or to join the workers for a change.
+        """Join the workers for a change.
 
-        :param verb: ``contains``, ``add`` or ``forget``; ``add`` creates the filter if necessary.
+        :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
         with self.connected() as worker:
             reader = Reader(worker, self.key)
-            if verb == "contains":
-                yield identity_in(reader.existing().plan), reader.contains_many
-                return
             state = reader.state() if verb == "add" else reader.existing()
         owner = self._project.owner if self._project.keeps_requests else {}
         plan = self.plan(**owner) if state is None else state.plan
@@ -215,6 +225,33 @@ def retried(row: Listed, reading: Reading) -> Taken:
     with suppress(Exception):  # it is put back as it is
         return replace(row.request, body=row.failed.retried(read=reading.fields).body)
     return row.request
+
+
+def _found(finder: Finder) -> Iterator[Found]:
+    """Yield the requests that are not done.
+
+    Those that go from a worker to another or to the failed list meanwhile are met the second time.
+    """
+    yield from _begun(finder)
+    line = Line("waiting", finder.holds())
+    for each, date in finder.waiting():
+        body = _if_pickle(each.body)
+        place = line.place(each.slot.decode(errors="replace"), body, date)
+        yield Found(body, each.fingerprint, place)
+    yield from _begun(finder)
+
+
+def _begun(finder: Finder) -> Iterator[Found]:
+    for each, worker, seconds in finder.in_flight():
+        place = Place("in flight", worker=worker, seconds=seconds)
+        yield Found(_if_pickle(each.body), each.fingerprint, place)
+    for _, failed, request in finder.failed():
+        yield Found(_if_pickle(request.body), request.fingerprint, Place.failed(failed))
+
+
+def _if_pickle(body: bytes) -> bytes:
+    """Return a stored request, or nothing: a stranger's ``marshal`` may crash Python."""
+    return body if body[:1] == pickle.PROTO else b""
 
 
 def identity_in(plan: Plan) -> Identity:

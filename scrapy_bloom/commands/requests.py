@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import marshal
 import pickle
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from scrapy import Request
+
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.reading import Reading, Refused
 
 
@@ -128,6 +132,37 @@ def readable(
         )
     except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
         return request._replace(problem=f"{type(error).__name__}: {error}")
+
+
+def marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> list[bytes]:
+    """Return the marks of the pages that a stored request stands for.
+
+    It may be a redirect or a retry: then they are also those of the requests before it. There are
+    none if it cannot be decoded.
+    """
+    marks, original = _marks_in(body, fingerprint)
+    if original[:1] == body[:1]:  # it is written in the same way
+        marks += _marks_in(original, fingerprint)[0]
+    return marks
+
+
+def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[list[bytes], bytes]:
+    """Return the marks of a request and of its chain, and the original that it carries along."""
+    try:
+        fields = _fields(body)
+        meta = fields.get("meta") or {}
+        request = Request(
+            str(fields["url"]),
+            method=str(fields.get("method", "GET")),
+            headers=fields.get("headers"),
+            body=fields.get("body"),
+            meta=meta,
+            encoding=str(fields.get("encoding", "utf-8")),
+        )
+        chain = map(bytes.fromhex, meta.get(CHAIN, ()))
+        return [fingerprint(request), *chain], bytes(meta.get(ORIGINAL, b""))
+    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+        return [], b""
 
 
 def priority_in(body: bytes) -> int:

@@ -17,13 +17,13 @@ from scrapy_bloom.errors import BloomError
 
 
 def load(name: str) -> Any:
-    """Import the module of a verb; three of them share one.
+    """Import the module of a verb; two of them share one.
 
     It has ``EXAMPLE``, the arguments of a working call, and ``add_arguments(parser)``. Its
     ``run(args, project)`` returns the exit code, 0 for yes or done and 1 for no, and raises
     :class:`BloomError` if it fails.
     """
-    module = "pages" if name in ("contains", "add", "forget") else name
+    module = "pages" if name in ("add", "forget") else name
     return import_module(f"scrapy_bloom.commands.{module}")
 
 

@@ -233,6 +233,13 @@ class Report:
     def _loss(self) -> str:
         return f"expected loss {self._get(stats.FROM_INFO['expected_lost']):.1f} pages"
 
+    def fetched_again(self, count: int) -> None:
+        """Log that this run puts failed requests of earlier runs back."""
+        requests = "1 request that failed in an earlier run is"
+        if count > 1:
+            requests = f"{count:,} requests that failed in earlier runs are"
+        self.info(f"{requests} fetched again.")
+
     def finished(
         self,
         place: object,

@@ -153,7 +153,7 @@ class LocalBackend(Backend):
         """Count a start request once, and let it take the place of its like that has failed."""
         with suppress(Exception):  # the project's fingerprinter
             mark, _ = self._identify(request)
-            is_counted, failed = self._store.count_start(mark), self._store.failed.take_start(mark)
+            is_counted, failed = self._store.starts.add(mark), self._store.failed.take_start(mark)
             before = {} if failed is None else read_fields(failed.body)["meta"]
             if TRIES in before:
                 request.meta[TRIES] = before[TRIES]
@@ -410,7 +410,9 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         unclean=unclean,
     )
     report.set(stats.PENDING, len(job.store))
-    if job.is_finished(waiting=waiting > 0):
+    if again := job.store.failed.left:
+        report.fetched_again(again)
+    elif job.is_finished(waiting=waiting > 0):
         report.finished(job.folder, job.restored)
 
 

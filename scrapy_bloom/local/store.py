@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from os.path import samestat
@@ -40,6 +40,7 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
+from scrapy_bloom.local.counted import Counted
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
@@ -105,6 +106,7 @@ class Store:
         filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         failed: the failed list.
+        starts: start requests that are not filtered, and counted.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
@@ -133,6 +135,7 @@ class Store:
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
+            self.starts = Counted(self._database)
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self._place = path.stat()
             self.marks = Marks(self.filter, self._database, journal=journal)
@@ -213,15 +216,14 @@ class Store:
         self.done(row)
         self.failed.add(row, failed, start)
 
-    def count_start(self, mark: bytes) -> bool:
-        """Note the mark of a start request that is not filtered; return whether it was noted."""
-        if mark in self._new_starts:
-            return True
-        asked = "SELECT 1 FROM starts WHERE mark = ?"
-        if self._database.execute(asked, (mark,)).fetchone():
-            return True
-        self._new_starts.add(mark)
-        return False
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Have all that is read be of one commit: rows may move while a crawl runs."""
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("ROLLBACK")
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
@@ -266,8 +268,8 @@ class Store:
     @property
     def dirty(self) -> bool:
         """Whether there is something to commit."""
-        changed = self._touched or self._new_starts or self.marks.changed or self.failed.changed
-        return bool(changed or self._new_notes())
+        parts = self.marks.changed, self.failed.changed, self.starts.changed
+        return bool(self._touched or any(parts) or self._new_notes())
 
     def _new_notes(self) -> dict[str, Value]:
         """Return the notes that have changed since the last commit."""
@@ -325,7 +327,6 @@ class Store:
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
         self.new_bytes = 0
-        self._new_starts: set[bytes] = set()
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
@@ -377,7 +378,7 @@ class Store:
             tally = self._tally + requests + again
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             keep_failed = self.failed.write()
-            file.put(database, "starts", ((mark,) for mark in self._new_starts))
+            keep_starts = self.starts.write()
             file.put_counters(database, counters, tally)
             database.execute("COMMIT")
         except BaseException:
@@ -387,7 +388,7 @@ class Store:
         self._keep(tally)
         keep_marks()
         keep_failed()
-        self._new_starts.clear()
+        keep_starts()
         self.log.checkpoint_if_due(self._commits)
 
     def _check_place(self) -> None:

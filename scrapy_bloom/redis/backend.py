@@ -39,7 +39,6 @@ from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
-    log_fetched_again,
     log_paces,
     log_unreadable,
     log_waiting,
@@ -303,7 +302,7 @@ class RedisBackend(Backend):
         if answer.taken:
             self._idle_since = inf
         if answer.fetched_again:
-            log_fetched_again(self._report, answer.fetched_again)
+            self._report.fetched_again(answer.fetched_again)
         idle = not (busy or held or self._has_more)
         if idle and not self._queue.waiting and self._in_flight.let_go():
             self._soon(0.0)

@@ -138,8 +138,7 @@ class Reader:
         """
         client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
-            (seconds, fraction), skew = client.time(), self._skew()
-            clock = int((seconds + skew) * SECOND) + fraction
+            clock, skew = self.clock()
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
             holds = client.zrangebyscore(base + "holds", *since, 0, count, withscores=True)
@@ -165,10 +164,18 @@ class Reader:
             in_turn = chain.from_iterable(zip_longest(*first))
             yield from map(Taken.read_member, islice(filter(None, in_turn), count))
 
-    def _skew(self) -> float:
-        """Return what the times of requests and slots are ahead of the server's clock."""
-        words = (self._worker.client.hget(self._key, "well") or b"").split()
-        return float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
+    def clock(self) -> tuple[int, float]:
+        """Return the time of requests and slots, in microseconds.
+
+        And by how many seconds it is ahead of the server's clock.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        with self._worker.explained():
+            words = (self._worker.client.hget(self._key, "well") or b"").split()
+            seconds, fraction = self._worker.client.time()
+        skew = float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
+        return int((seconds + skew) * SECOND) + fraction, skew
 
     def _header(self) -> dict[str, bytes]:
         return self._hash(self._key)

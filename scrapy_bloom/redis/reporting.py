@@ -114,11 +114,6 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
-def log_fetched_again(report: Report, count: int) -> None:
-    """Log that this run has put failed requests of earlier runs back."""
-    report.info(f"{counted(count, 'request')} that failed in earlier runs are fetched again.")
-
-
 def log_waiting(report: Report, queue: SharedQueue) -> None:
     """Log that other workers have all there is to fetch, once they are known."""
 

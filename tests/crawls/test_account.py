@@ -83,7 +83,7 @@ class Picky:
 @at("kept job", "shared")
 @ensureDeferred
 async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_is_not(
-    place, account
+    place, account, caplog
 ):
     down = True
     pages = fan("dropped", "gone", "raises", "item", "fine") | {"/gone": 404}
@@ -100,6 +100,8 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         }
         down = False
         crawler = await crawl(Parsing, settings, url=site.url + "/")
+        assert "4 requests that failed in earlier runs are fetched again." in caplog.messages
+        assert "earlier runs have left nothing to fetch" not in caplog.text
         again = {path: site.hits[path] - hits.get(path, 0) for path in site.hits}
         assert {path for path, more in again.items() if more} == {
             *("/", "/bad", "/mute", "/raises", "/item", "/c")

@@ -18,6 +18,7 @@ from support.sites import Pages, fan
 from support.spiders import Lambdas
 from twisted.internet.defer import Deferred, gatherResults
 
+from scrapy_bloom import retry_after
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.engine import call_later
 from scrapy_bloom.local import backend
@@ -260,6 +261,37 @@ async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, 
     moments = [moment for name in names for moment in pages.times[name]]
     assert len(moments) == 8
     assert not [moment for moment in moments if held < moment < first + 4 - EARLY]
+
+
+class SetsSlot:
+    """A downloader middleware, nearer to the downloader than ours, that sets the slot."""
+
+    def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy 2.13 gives it
+        request.meta["download_slot"] = "shop"
+
+
+@ensureDeferred
+@pytest.mark.parametrize("answer", [(503, {"Retry-After": "3"}), 429], ids=["header", "plain"])
+async def test_nothing_is_sent_although_a_middleware_sets_the_slot(
+    kept, answer, caplog, monkeypatch
+):
+    """It has another one in the queue than in the downloader."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(retry_after, "_FIRST", 3)
+    asked = count()
+    busy = {"/busy": lambda *_: [] if next(asked) else answer}
+    names = [f"/p{number}" for number in range(8)]
+    settings = {"DOWNLOADER_MIDDLEWARES": {SetsSlot: 900}, "CONCURRENT_REQUESTS": 2}
+    with Pages({"/": [*names, "/busy"], **busy, **{name: [] for name in names}}) as pages:
+        await crawl(Follower, {**kept, **settings, "DOWNLOAD_DELAY": 0.1}, url=pages.url + "/")
+    first, second = pages.times["/busy"]
+    [said] = [each for each in caplog.records if "asks to be left alone" in each.msg]
+    held = said.created - time.time() + time.monotonic()
+    moments = [moment for name in names for moment in pages.times[name]]
+    assert len(moments) == 8
+    early = [moment for moment in (*moments, second) if held < moment < first + 3 - EARLY]
+    assert len(early) <= 1  # it was on its way
+    assert said.getMessage().startswith(f"{pages.HOST} asks")
 
 
 @ensureDeferred

@@ -19,7 +19,7 @@ from scrapy_bloom import RedisFilter
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
 
-LOOKING = ["info {}", f"contains {{}} {URL}", "queue {}", "copy {} {server}#copy --spider books"]
+LOOKING = ["info {}", f"why {{}} {URL}", "queue {}", "copy {} {server}#copy --spider books"]
 ADD, FORGET = f"add {{}} {URL} --spider books", f"forget {{}} {URL}"
 CHANGING = [ADD, FORGET, "copy whole {}", "delete {} --yes"]
 MAKING = ("add", "copy whole")
@@ -211,4 +211,4 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, work_dir):
         assert bloom(f"add {folder} {URL}x")[0] == 0
         told = "\n".join(bloom(f"info {folder}")[1])
         assert "stopped cleanly" not in told
-        assert bloom(f"contains {folder} {URL}x")[0] == 0
+        assert bloom(f"why {folder} {URL}x")[0] == 0

@@ -341,7 +341,7 @@ def test_a_crawl_is_copied_with_its_requests_and_its_marks(tmp_path, bloom, serv
     assert (again[0], "expected nothing" in again[2][0]) == (2, True)
     there = {each["url"] for each in waiting(bloom, target)}
     assert there | ({URLS[0]} if name == "a job of ours" else set()) == {*URLS}
-    assert bloom(f"contains {target} {' '.join(URLS)}")[0] == 0
+    assert bloom(f"why {target} {' '.join(URLS)}")[0] == 0
     facts = told(bloom, target)
     assert (facts["spider"], facts["waiting"]) == (SPIDER, 20)
     if name == "a job of ours":

@@ -40,9 +40,18 @@ class Site:
         self.held.append((request.meta.get("download_slot", "a"), seconds))
         return True
 
-    def answer(self, status=503, wish=None, *, slot="a", **fields):
-        """Answer a request; return the delay of its retry, None if it has none."""
+    def send(self, *, slot="a"):
+        """Let a request pass; return it."""
         request = Request(URL, meta={"download_slot": slot})
+        assert self.middleware.process_request(request) is None
+        return request
+
+    def answer(self, status=503, wish=None, *, slot="a", to=None, **fields):
+        """Answer a request; return the delay of its retry, None if it has none.
+
+        :param to: the request, by default one that is sent now.
+        """
+        request = to or self.send(slot=slot)
         headers = {} if wish is None else {"Retry-After": wish}
         response = Response(URL, status=status, **{"headers": headers, **fields})
         assert self.middleware.process_response(request, response) is response
@@ -70,6 +79,7 @@ def test_after_a_redirect_the_host_that_asks_is_left_alone(site):
     [
         *((status, "120", 120) for status in (429, 503)),
         *((503, wish, None) for wish in (None, "0", "soon", "", "-5")),
+        *((429, wish, 10) for wish in (None, "0", "soon", "", "-5")),
         *((status, "9", None) for status in (200, 500)),
     ],
 )
@@ -139,6 +149,60 @@ def test_a_short_wish_is_granted_more_often(site):
         assert site.answer(503, "60") == 60
         site.now += 61
     assert site.answer(503, "60") is None
+
+
+def test_a_host_that_answers_429_again_after_a_pause_is_left_alone_for_twice_as_long(site):
+    for seconds in (10, 20, 40, 80, 160, 320, 600, 600):
+        assert site.answer(429) == seconds
+        site.now += seconds
+    assert site.answer(429) is None  # the budget is spent
+    site.answer(200)
+    assert site.answer(429) == 10
+
+
+def test_what_was_in_flight_when_a_pause_began_does_not_double_it(site):
+    in_flight = [site.send() for _ in range(16)]
+    for request in in_flight:
+        assert site.answer(429, to=request) == 10
+        site.now += 0.01
+    late = site.send()  # by another worker, say, before it knew
+    site.now += 20
+    assert site.answer(429, to=late) == 10
+    site.now += 10
+    assert site.answer(429) == 20
+
+
+def test_what_was_in_flight_when_a_pause_began_does_not_end_it(site):
+    in_flight = site.send()
+    site.now += 1
+    assert site.answer(429) == 10
+    site.answer(200, to=in_flight)
+    site.now += 10
+    assert site.answer(429) == 20
+
+
+def test_no_pause_is_longer_than_the_longest(monkeypatch):
+    site = Site(monkeypatch, longest=4)
+    assert site.answer(429) == 4
+    site.now += 4
+    assert site.answer(429) == 4
+
+
+def test_a_slot_that_is_set_behind_the_middleware_is_left_alone_with_that_of_the_queue(
+    site, caplog
+):
+    """Requests of the queue and of the downloader are kept back: else the line would be untrue."""
+    caplog.set_level("INFO")
+    request = site.send()
+    request.meta["download_slot"] = "shop"
+    assert site.answer(503, "7", to=request) == 7
+    assert site.held == [("a", 7), ("shop", 7)]
+    assert caplog.messages == ["a asks to be left alone: no request is sent to it for 7s."]
+    site.now += 7
+    request = site.send()
+    request.meta["download_slot"] = "shop"
+    site.answer(200, to=request)
+    assert site.middleware._hosts == {}  # noqa: SLF001 - memory is seen nowhere else
 
 
 def test_without_a_frontier_that_can_wait_nothing_changes(monkeypatch, caplog):

@@ -4,9 +4,9 @@ import json
 
 
 def seen(bloom, target, known):
-    """Return what `contains` says of fingerprints."""
-    answers = bloom(f"contains {target} - --json", stdin=hexadecimal(known))[1]
-    return [json.loads(line)["is"] == "seen" for line in answers]
+    """Return for each of some fingerprints whether `why` knows it."""
+    answers = bloom(f"why {target} - --json", stdin=hexadecimal(known))[1]
+    return [json.loads(line)["is"] != "unknown" for line in answers]
 
 
 def hexadecimal(known):

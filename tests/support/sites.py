@@ -44,14 +44,17 @@ class _Handler(Quiet, BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         listed = answer if isinstance(answer, list) else []
+        if isinstance(answer, bytes):
+            self.wfile.write(answer)
+            return
         links = "".join(f'<a href="{href}">link</a>' for href in listed)
         self.wfile.write(f"<html><body>{links}</body></html>".encode())
 
 
 class Pages(Served):
-    """Serves `{path: page}`. A page is where it redirects to, or its links, or a status, or that
-    with a dict of headers, or `...` for no answer at all; or what returns one of these when it is
-    called with (path, cookie).
+    """Serves `{path: page}`. A page is where it redirects to, or its links, or a status, or its
+    bytes, or one of these with a dict of headers, or `...` for no answer at all; or what returns
+    one of these when it is called with (path, cookie).
 
     Attributes:
         hits: how often each path (with its query) was asked for, redirects included. The path of a

@@ -1,0 +1,140 @@
+"""Where a page is: what a target says of its requests, and how that reads."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from scrapy_bloom.commands.output import moment
+from scrapy_bloom.commands.requests import slot_in
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.local.job import Identity
+from scrapy_bloom.values import counted, write_span
+
+
+class Place(NamedTuple):
+    """Where a page is. Times are in seconds since 1970.
+
+    Attributes:
+        state: ``unknown``, ``waiting``, ``in flight``, ``waiting or in flight``, ``failed``,
+            ``done``; or ``seen`` if the requests of a filter are not beside it.
+        host: its download slot, if it is waiting.
+        number: how many requests of its host are sent before it, and itself; 0 if it must wait.
+        not_before: when it may be sent; 0 if it need not wait for a time.
+        held_until: until when its host is left alone; 0 if it is not.
+        worker: which one has it in flight.
+        seconds: for how long.
+        reason: why it has failed.
+        message: of the failure.
+        date: when it failed.
+        tries: in how many runs it has failed, as far as they count.
+        given_up: whether it is fetched again only if it is put back by hand.
+    """
+
+    state: str
+    host: str = ""
+    number: int = 0
+    not_before: float = 0.0
+    held_until: float = 0.0
+    worker: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+    message: str = ""
+    date: float = 0.0
+    tries: int = 0
+    given_up: bool = False
+
+    @classmethod
+    def failed(cls, failed: Failed) -> Place:
+        """Return the place of a request on the failed list."""
+        return cls(
+            "failed",
+            worker=failed.worker,
+            reason=failed.kind,
+            message=failed.message,
+            date=failed.date,
+            tries=failed.tries,
+            given_up=failed.given_up,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known, for JSON."""
+        facts = {name: value for name, value in self._asdict().items() if value}
+        return {"is": facts.pop("state"), **facts}
+
+    def __str__(self) -> str:
+        """Return it as a phrase."""
+        name = self.worker.rpartition(":")[0] or self.worker  # what follows makes it unique
+        worker = f" at worker {name}" if name else ""
+        if self.state == "failed":
+            said = f": {self.message}" if self.message else ""
+            often = counted(self.tries, "run")
+            end = ", given up" if self.given_up else ""
+            return f"failed in {often}, last {moment(self.date)}{worker}{end}: {self.reason}{said}"
+        if worker:
+            span = f" for {write_span(round(self.seconds))}" if self.seconds >= 1 else ""
+            return f"{self.state}{worker}{span}"
+        phrases = [self.state]
+        if self.number:
+            phrases.append(f"number {self.number:,} of {self.host or 'no host'}")
+        if self.not_before:
+            phrases.append(f"not before {moment(self.not_before)}")
+        if self.held_until:
+            phrases.append(f"its host is left alone until {moment(self.held_until)}")
+        return ", ".join(phrases)
+
+
+class Found(NamedTuple):
+    """A stored request.
+
+    Attributes:
+        body: as Scrapy's disk queues write it.
+        mark: its own, if it is stored beside it.
+        place: where it is.
+    """
+
+    body: bytes
+    mark: bytes | None
+    place: Place
+
+
+class Line:
+    """Numbers the requests that wait, those of each host from 1 on, in their order.
+
+    :param state: what their pages are.
+    :param holds: slots that are left alone, each until when.
+    """
+
+    def __init__(self, state: str, holds: Mapping[str, float]) -> None:
+        self._state, self._holds = state, holds
+        self._numbers: Counter[str] = Counter()
+
+    def place(self, slot: str | None, body: bytes, date: float = 0.0) -> Place:
+        """Return the place of the next request.
+
+        :param slot: of its queue; None or empty if that is for several ones.
+        :param date: when it may be sent.
+        """
+        slot = slot or slot_in(body).decode(errors="replace")
+        not_before, number = (date, 0) if date > time.time() else (0.0, self._numbers[slot] + 1)
+        if number:
+            self._numbers[slot] = number
+        return Place(self._state, slot, number, not_before, self._holds.get(slot, 0.0))
+
+
+@dataclass(frozen=True)
+class View:
+    """What a target says of pages.
+
+    Attributes:
+        identity: what its marks belong to.
+        knows: returns for each of some marks whether it is there.
+        requests: yields the requests that are not done; None if they are not here.
+    """
+
+    identity: Identity
+    knows: Callable[[Sequence[bytes]], list[bool]]
+    requests: Callable[[], Iterator[Found]] | None

@@ -1,0 +1,128 @@
+"""The recipes of the docs do what they say."""
+
+import re
+import time
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+
+import pytest
+import scrapy
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+from support.crawling import at, crawl
+from support.sites import Pages
+
+from scrapy_bloom.signals import hold_slot
+
+RECIPES = Path(__file__).parents[2] / "docs" / "guides" / "recipes.md"
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Return what runs the code of a recipe with another site; that returns what it defines."""
+
+    def recipe(title, site="", changes=()):
+        part = RECIPES.read_text().partition(f"\n## {title}\n")[2]
+        code = re.search(r"```python\n(.*?)```", part, re.DOTALL).group(1)
+        for before, after in dict(changes).items():
+            assert before in code
+            code = code.replace(before, after)
+        path = tmp_path / "recipe.py"  # Scrapy reads the source of callbacks
+        path.write_text(re.sub(r"https://\w+\.example", site, code))
+        return run_path(str(path))
+
+    return recipe
+
+
+@pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
+@at("kept job", "shared")
+@ensureDeferred
+async def test_the_login_comes_before_all_that_waits(place, recipe):
+    """Also after a stop, and with another session."""
+    paths = [f"/{number}" for number in range(20)]
+    valid, seen = [], []
+
+    def page(path, cookie):
+        if not valid or f"session={valid[-1]}" not in (cookie or ""):
+            return "/wall"
+        seen.append(path)
+        return paths if path == "/" else []
+
+    def log_in(*_):
+        valid.append(len(valid))
+        return [], {"Set-Cookie": f"session={valid[-1]}; Path=/"}
+
+    with Pages(dict.fromkeys(["/", *paths], page) | {"/login": log_in, "/wall": []}) as site:
+        spider = recipe("Log in before anything is sent", site.url)["Members"]
+        await crawl(spider, {**place, "CLOSESPIDER_ITEMCOUNT": 5, "CONCURRENT_REQUESTS": 1})
+        assert len({*seen}) < 21
+        valid.append("of a server that has forgotten all")
+        await crawl(spider, place)
+        assert {*seen} == {"/", *paths}
+        assert site.hits["/wall"] == 0
+
+
+@pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
+@at("kept job")
+@ensureDeferred
+async def test_without_a_login_nothing_is_sent(place, recipe):
+    with Pages({"/": [], "/login": 403}) as site:
+        spider = recipe("Log in before anything is sent", site.url)["Members"]
+        crawler = await crawl(spider, place)
+        assert crawler.stats.get_value("finish_reason") == "no_login"
+        assert site.hits["/"] == 0
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_each_run_fetches_only_what_is_new_in_a_sitemap(place, recipe):
+    def sitemap(kind, *paths):
+        entries = "".join(f"<{kind}><loc>{site.url}{path}</loc></{kind}>" for path in paths)
+        name = "sitemapindex" if kind == "sitemap" else "urlset"
+        space = "http://www.sitemaps.org/schemas/sitemap/0.9"
+        return f'<{name} xmlns="{space}">{entries}</{name}>'.encode()
+
+    listed = ["/old"]
+    pages = {
+        "/sitemap.xml": lambda *_: sitemap("sitemap", "/part.xml"),
+        "/part.xml": lambda *_: sitemap("url", *listed),
+    }
+    with Pages({**pages, "/old": [], "/new": []}) as site:
+        spider = recipe("Only the new pages of a sitemap", site.url, {'"10m"': "0"})["News"]
+        for _ in range(2):
+            await crawl(spider, place)
+        assert site.hits == {"/sitemap.xml": 2, "/part.xml": 2, "/old": 1}
+        listed.append("/new")
+        await crawl(spider, place)
+        assert (site.hits["/old"], site.hits["/new"]) == (1, 1)
+
+
+def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatch, recipe):
+    now, held = [1000.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    crawler = get_crawler()
+    crawler.spider = SimpleNamespace(crawler=crawler)
+
+    def hold(seconds):
+        held.append(seconds)
+
+    crawler.signals.connect(hold, signal=hold_slot)
+    back_off = recipe("Back off by rules of your own")["BackOff"].from_crawler(crawler)
+
+    def answer(status):
+        request = Request("http://a.test/")
+        return back_off.process_response(request, Response(request.url, status=status))
+
+    for _ in range(3):
+        assert isinstance(answer(403), Request)
+        now[0] += 1
+        answer(403)  # it was in flight
+        now[0] += 500
+    answer(200)
+    answer(403)
+    assert held == [30, 60, 120, 30]

@@ -1,0 +1,252 @@
+"""`scrapy bloom why`: where a page is, in a job and in Redis."""
+
+import json
+import marshal
+import pickle
+import re
+import time
+from pathlib import Path
+
+import pytest
+from scrapy import Request
+from support.internals import clock_of_redis
+from support.jobs import SPIDER, kept_job, open_job, stored
+from support.localredis import keys
+
+from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom.commands import places, why
+from scrapy_bloom.commands.places import Place
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
+from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
+from scrapy_bloom.local.later import waiting_body
+from scrapy_bloom.local.queue import LATER
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.key import Call, Lost, SharedKey
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.worker import Worker
+
+pytestmark = pytest.mark.server
+
+SITE = "http://books.test"
+mark_of = CanonicalFingerprinter().fingerprint
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "moment", lambda date: f"@{round((date - time.time()) / 100)}00")
+
+
+def request(path, **fields):
+    return Request(f"{SITE}/{path}", **fields)
+
+
+def listed(body, kind="503", message="", tries=1, date=None):
+    """Return a request as it is after so many runs in which it has failed."""
+    date = time.time() if date is None else date
+    for run in range(tries):
+        failed = Failed.of(body, Failure(kind, message), date - (tries - 1 - run) * APART, "w7")
+        body = failed.body
+    return failed
+
+
+class Redis:
+    """A crawl in Redis, with one worker."""
+
+    def __init__(self, server):
+        self.target = f"{server.url}#{next(keys)}"
+        self._worker = Worker(Server(server.url), 10.0)
+        plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="fifo pickle")
+        self.key = SharedKey(self._worker, self.target.partition("#")[2], plan)
+
+    def offer(self, *requests, due=0.0):
+        self.key.call(
+            Call(
+                [
+                    Entry("p", None, stored(each), slot=b"books.test", due=due)
+                    if each.dont_filter
+                    else Entry("f", mark_of(each), stored(each), slot=b"books.test", due=due)
+                    for each in requests
+                ]
+            )
+        )
+
+    def take(self, count):
+        taken = []
+        while len(taken) < count:
+            taken += self.key.call(Call(take=count - len(taken))).taken
+        return taken
+
+    def close(self):
+        self.key.leave()
+        self._worker.close()
+
+
+@pytest.fixture
+def redis(server):
+    redis = Redis(server)
+    yield redis
+    redis.close()
+
+
+def told(bloom, target, *paths):
+    """Return what is said of pages, each as a phrase."""
+    _, lines, errors = bloom(f"why {target} {' '.join(f'{SITE}/{path}' for path in paths)}")
+    assert not errors
+    at = lines[0].index("is")
+    return [line[at:] for line in lines[1:]]
+
+
+def test_a_job_says_where_each_page_is(bloom):
+    folder = kept_job(
+        Path("kept"), urls=[f"{SITE}/{n}" for n in range(3)], holds=[("busy.test", 300)]
+    )
+    job = open_job(folder, requests=True)
+    store = job.store
+    store.push(store.queue("0", None), stored(Request("http://busy.test/")))
+    store.push(store.queue(LATER, None), waiting_body(time.time() + 900, 0, stored(request("9"))))
+    for path, kind, message, tries in (
+        ("out", "503", "", 1),
+        ("bug", "ValueError in parse", "no price", MOST_TRIES),
+    ):
+        row = store.push(store.queue("0", None), stored(request(path)))
+        store.fail(row, listed(stored(request(path)), kind, message, tries))
+        store.filter.add(mark_of(request(path)))
+    store.filter.add(mark_of(request("done")))
+    store.starts.add(mark_of(request("start")))
+    job.close()
+    paths = "1", "9", "out", "bug", "done", "start", "never"
+    assert told(bloom, "kept", *paths) == [
+        "waiting or in flight, number 2 of books.test",
+        "waiting or in flight, not before @900",
+        "failed in 1 run, last @000: 503",
+        "failed in 3 runs, last @000, given up: ValueError in parse: no price",
+        "done",
+        "done",
+        "unknown",
+    ]
+    _, lines, _ = bloom("why kept http://busy.test/")
+    assert lines[1].endswith("number 1 of busy.test, its host is left alone until @300")
+
+
+def test_redis_says_where_each_page_is(bloom, redis):
+    redis.offer(*map(request, ("flying", "out", "done")))
+    flying, out, done = redis.take(3)
+    failed = listed(out.body)._replace(body=out.member)
+    redis.key.call(Call(lost=[Lost(out.id, b"", failed)], ended={}))
+    redis.offer(*map(request, "abc"), request("login", dont_filter=True))
+    redis.offer(request("later"), due=time.monotonic() + 900)
+    name, *_ = redis.key.name.rpartition(":")
+    paths = "flying", "out", "a", "c", "login", "later", "never"
+    flew, *others = told(bloom, redis.target, *paths)
+    assert flew.startswith(f"in flight at worker {name}")
+    assert others == [
+        "failed in 1 run, last @000 at worker w7: 503",
+        "waiting, number 1 of books.test",
+        "waiting, number 3 of books.test",
+        "waiting, number 4 of books.test",
+        "waiting, not before @900",
+        "unknown",
+    ]
+    assert [each.id for each in (flying, done)]
+    redis.key.call(Call(holds={b"books.test": time.monotonic() + 300}))
+    (held,) = told(bloom, redis.target, "b")
+    assert held == "waiting, number 2 of books.test, its host is left alone until @300"
+
+
+def test_it_says_for_how_long_a_page_has_been_in_flight(bloom, redis, server):
+    with clock_of_redis(server.client(), time.time()) as set_clock:
+        redis.offer(request("slow"))
+        redis.take(1)
+        set_clock(time.time() + 120)
+        _, (line,), _ = bloom(f"why {redis.target} {SITE}/slow --json")
+    assert json.loads(line)["seconds"] == pytest.approx(120, abs=50)
+    said = str(Place("in flight", worker="w1", seconds=12.3))
+    assert said == "in flight at worker w1 for 12s"
+
+
+def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
+    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+    rights = page.read_text().partition("Inspecting needs")[2].partition("The verb `info`")[0]
+    commands = [f"+{name}" for name in re.findall("`([a-z_|]+)`", rights)]
+    redis.offer(*map(request, "abc"))
+    redis.take(1)
+    redis.offer(request("later"), due=time.monotonic() + 900)
+    server.client().execute_command(
+        *("ACL", "SETUSER", "reader", "reset", "on", ">pass", f"~{redis.key.place.split()[-1]}*"),
+        *commands,
+    )
+    target = redis.target.replace("redis://", "redis://reader:pass@")
+    code, lines, _ = bloom(f"why {target} {SITE}/a {SITE}/b {SITE}/later {SITE}/never")
+    assert (code, len(lines)) == (1, 5)
+
+
+def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, redis):
+    first = request("first", dont_filter=True)
+    made = request("there", meta={CHAIN: [mark_of(request("way")).hex()], ORIGINAL: stored(first)})
+    job = open_job(Path("kept"), requests=True)
+    job.store.push(job.store.queue("0", None), stored(made))
+    job.close()
+    redis.offer(made)
+    for target in ("kept", redis.target):
+        found = told(bloom, target, "first", "way", "there")
+        assert [each.rpartition(",")[2] for each in found] == [" number 1 of books.test"] * 3
+
+
+def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom, monkeypatch):
+    monkeypatch.setattr(why, "_AT_ONCE", 3)
+    kept_job(Path("kept"), urls=[f"{SITE}/{number}" for number in range(8)])
+    urls = "\n".join(f"HTTP://books.test:80/{number}" for number in range(8)).encode()
+    code, lines, _ = bloom("why kept - --json", stdin=urls)
+    found = [json.loads(line) for line in lines]
+    assert code == 0
+    assert found[7] == {
+        "text": "HTTP://books.test:80/7",
+        "fingerprint": mark_of(request("7")).hex(),
+        "canonical": f"{SITE}/7",
+        "is": "waiting or in flight",
+        "host": "books.test",
+        "number": 1,
+    }
+    assert {each["number"] for each in found} == {*range(1, 9)}
+    code, lines, _ = bloom("why kept -", stdin=urls + b"\nhttp://never.test/")
+    assert code == 1
+    assert lines[0].split("  ")[0] == "page"
+    assert len(lines) == 1 + 9
+    assert lines[1].split("  ")[1].strip() == f"{SITE}/0"  # what it stands as
+
+
+def test_what_cannot_be_decoded_hides_no_other_page(bloom):
+    job = open_job(Path("kept"), requests=True)
+    for body in (b"\x80nonsense", pickle.dumps({"url": "no url", "meta": 5}), stored(request("1"))):
+        job.store.push(job.store.queue("0", None), body)
+    job.close()
+    assert bloom(f"why kept {SITE}/1")[0] == 0
+
+
+def test_of_what_is_in_redis_only_pickles_are_decoded(bloom, redis, monkeypatch):
+    """A stranger may have written it."""
+    decoded = []
+    monkeypatch.setattr(marshal, "loads", decoded.append)
+    there = Request(f"{SITE}/there", meta={ORIGINAL: b"{ not pickled"})
+    bodies = [b"{ not pickled", stored(there)]
+    entries = [Entry("p", None, body, slot=slot) for body in bodies for slot in (b"", b"slot")]
+    redis.key.call(Call(entries))
+    redis.take(2)
+    assert bloom(f"why {redis.target} {SITE}/there {SITE}/never")[0] == 1
+    assert decoded == [b""] * len(decoded)
+
+
+def test_looking_through_the_requests_shows_progress(bloom, monkeypatch):
+    asked = []
+
+    def progress(things, what):
+        asked.append(what)
+        yield from things
+
+    monkeypatch.setattr(why, "progress", progress)
+    kept_job(Path("kept"), urls=[f"{SITE}/1"])
+    bloom(f"why kept {SITE}/2")
+    assert asked == ["requests"]
