@@ -18,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
@@ -74,11 +75,13 @@ class Identity:
         spider: name of the spider.
         fingerprinter: import path of the class that the fingerprints follow.
         made_by: the rules they were made with.
+        writer: the spider's class and arguments, see :func:`writer_of`; empty if not known.
     """
 
     spider: str
     fingerprinter: str
     made_by: dict[str, Any]
+    writer: dict[str, Any] = field(default_factory=dict)
 
 
 class Job:
@@ -152,6 +155,8 @@ class Job:
         changed = difference(stored.made_by, self.identity.made_by)
         if changed and stored.made_by and self.identity.made_by:
             logger.warning("%s", changed)
+        apart = {"setting": "JOBDIR", "example": f"'{self.folder.name}-2' in one of them"}
+        warn_of_another(self.path, stored.writer, self.identity.writer, **apart)
 
     def open(self, settings: Settings, *, digests: bool) -> None:
         """Open the file, or create it. An existing one is not changed.

@@ -52,7 +52,8 @@ class SharedFilter:
         settings = Settings.of(crawler)
         self._report, self._kept = report, shared_queue
         self._identifier = identifier = Identifier(crawler, settings)
-        self._key = key_of(settings, spider=spider, project=project_of(crawler))
+        project = project_of(crawler)
+        self._key = key_of(settings, spider=spider, project=project, made=crawler.spider)
         self._filter = RedisFilter(
             server_of(settings),
             self._key,
