@@ -38,6 +38,7 @@ class Engine:
     def __init__(self):
         self.working = set()
         self.woken, self.pipelines = 0, ()
+        self.may_have_led_to_others = self.working.__contains__
         self.watch = self.before_closing = self.sent = self.take_back = lambda *_, **__: None
         self.yielded_by = self.is_from_start = lambda _: None
         self.has = self.is_downloading = self.working.__contains__
@@ -101,7 +102,8 @@ class Shelf(Backend):
         return request, SimpleNamespace(url=request.url, body=b"")
 
     def release(self, taken, ended, status=""):  # noqa: ARG002
-        self.released.append(taken and taken.url)
+        if taken is not None:  # else it was only in memory
+            self.released.append(taken.url)
 
     def fail(self, taken, failure, way):
         pass

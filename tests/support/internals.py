@@ -11,7 +11,7 @@ from redis import Redis
 
 from scrapy_bloom import fingerprinter
 from scrapy_bloom.crawl import engine
-from scrapy_bloom.local import frontier, log
+from scrapy_bloom.local import backend, log
 from scrapy_bloom.redis import worker
 
 
@@ -120,20 +120,20 @@ def seen_by(filter_):
 def be_simulated(thread):
     """Let the package start threads of another kind, and find no time that passes in code."""
     engine.Thread = log.Thread = thread
-    frontier.perf_counter = time.monotonic
+    backend.perf_counter = time.monotonic
 
 
 def state_of(crawler):
     """Return what the frontier of a crawl in Redis waits for, as far as that helps to find out."""
     slot, frontier_ = crawler.engine._slot, scheduler_of(crawler)._frontier
-    queue = frontier_._queue
+    queue = frontier_._backend._queue
     return {
         "in progress": [request.url for request in slot.inprogress],
         "in flight": [request.url for request in frontier_._in_flight._visits],
-        "in hand": len(frontier_._turns),
+        "in hand": len(frontier_._backend._turns),
         "in memory": len(frontier_._memory),
         "to be said": queue.has_work,
         "lease": queue.has_lease,
         "counts": queue.counts,
-        "finished": frontier_._finished,
+        "finished": frontier_._backend.over,
     }

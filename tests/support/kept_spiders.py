@@ -1,6 +1,7 @@
 """Spiders whose crawls are killed; each makes one item for each page."""
 
 import asyncio
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 from zlib import crc32
 
@@ -138,3 +139,17 @@ class Ruled(CrawlSpider):
 
     def parse_page(self, response):
         return {"url": response.url}
+
+
+class Shaky(ItemSpider):
+    """Fails for a tenth of its pages, each once in all runs: a folder remembers which."""
+
+    name = "shaky"
+
+    def parse(self, response):
+        number = crc32(response.url.encode())
+        been = Path(self.crawler.settings["SHAKY"]) / str(number)
+        if not (number % 10 or been.exists()):
+            been.touch()
+            raise ValueError("a page that the spider cannot bear")
+        yield from super().parse(response)

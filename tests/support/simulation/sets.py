@@ -6,8 +6,8 @@ would not see that a guard is missing.
 
 from twisted.internet.defer import succeed
 
+from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.engine import Engine
-from scrapy_bloom.redis import frontier
 from scrapy_bloom.redis.starting_over import Starts
 
 ALL = {

@@ -1,0 +1,41 @@
+"""Crawls that are killed while the site and the project's code fail: every page is parsed."""
+
+import os
+
+import pytest
+from support.kills import items_in, series
+from support.localsite import StormySite
+
+pytestmark = [pytest.mark.server, pytest.mark.long]
+
+KILLS = int(os.environ.get("KILLS", "1"))
+PAGES = 60 + 60 * KILLS
+
+
+def test_what_fails_while_a_crawl_is_killed_is_parsed_by_the_next_runs(project):
+    """A quarter of the pages answer 503 at first, a tenth of the callbacks raise once."""
+    feed, been = project.folder / "items.jsonl", project.folder / "been"
+    been.mkdir()
+    settings = {
+        "FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}',
+        "RETRY_ENABLED": False,
+        "SHAKY": been,
+        "spider": "shaky",
+    }
+    with StormySite(pages=PAGES, links=6, seed=7) as site:
+        tally, stops = series(project, site, KILLS, 7, **settings)
+        runs = 0
+        while "0 waiting" not in (said := last_line(project)) or " failed (" in said:
+            runs += 1
+            assert runs < 9, said
+            settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
+            assert project.crawl(site, **settings).end() == 0
+        assert site.missed == set(), tally
+    assert len(items_in(feed)) == PAGES
+    print(f"failing: {tally.total()} kills, {stops} stops, {runs} runs after that")  # noqa: T201
+
+
+def last_line(project):
+    """Return the account of the last run."""
+    (said,) = (line for line in project.runs[-1].log.splitlines() if "Crawl stopped: " in line)
+    return said
