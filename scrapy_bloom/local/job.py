@@ -66,6 +66,11 @@ DIGEST: Final = "queue"
 IN_FLIGHT: Final = "in flight"
 """Key of a note: how many requests were in flight at the last commit."""
 
+_CHANGED: Final = (
+    "Choose another JOBDIR, or go back to that one, or delete the whole job directory to start"
+    " over."
+)
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -147,10 +152,11 @@ class Job:
             ("fingerprinter", stored.fingerprinter, self.identity.fingerprinter),
         ):
             if theirs != ours and theirs and ours:
+                own = f'custom_settings = {{"JOBDIR": "{self.folder.name}-{ours}"}}'
+                way = f"Give each spider its own: {own}." if what == "spider" else _CHANGED
                 raise StateError(
                     f"{self.path}: found the filter of {what} {theirs!r}, expected {what} {ours!r}:"
-                    f" its marks do not apply here. It was left as it is. Choose another JOBDIR, or"
-                    f" go back to {theirs!r}, or delete the whole job directory to start over."
+                    f" its marks do not apply here. It was left as it is. {way}"
                 )
         changed = difference(stored.made_by, self.identity.made_by)
         if changed and stored.made_by and self.identity.made_by:
@@ -467,6 +473,8 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
         with suppress(StateError, OSError):
             pid = read_meta(folder / NAME)[0].get(PID)
         who = f"process {pid}" if pid else "another process"
+        if pid == os.getpid():
+            who = "another spider of this process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
             f" Wait until it has stopped, or choose another JOBDIR."

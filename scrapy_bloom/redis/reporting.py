@@ -79,6 +79,7 @@ def report_crawl(
     if items and not (counts.waiting or counts.taken or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(queue.shared.place, items, way)
+    report.explained |= bool(counts.waiting or counts.taken)
     warn_of_failed(report, queue)
 
 
