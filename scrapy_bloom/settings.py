@@ -81,6 +81,17 @@ def _read_text(name: str, value: object) -> str:
     raise refusal(name, value, "must be a string.")
 
 
+def _read_paths(name: str, value: object) -> tuple[str, ...]:
+    paths: Any = value
+    if isinstance(value, str):
+        paths = [path.strip() for path in value.split(",") if path.strip()]
+    if isinstance(paths, (list, tuple, set, frozenset)) and all(
+        isinstance(path, str) and "." in path.strip(".") for path in paths
+    ):
+        return tuple(paths)
+    raise refusal(name, value, "must be a list of import paths: ['project.items.Book'].")
+
+
 def _read_key(name: str, value: object) -> str:
     key = _read_text(name, value)
     if {*"{}"}.intersection(key) and key.partition("{")[2].find("}") <= 0:
@@ -200,6 +211,14 @@ REDIS_TIMEOUT: Final = Option(
     "How many seconds a call to Redis may take in all, with its retry, a name lookup, and a reply"
     " that arrives byte by byte. For each 100 KB that it carries it may take another second, and"
     " more each time it is repeated: so it comes through a slow link.",
+)
+REDIS_CLASSES: Final[Option[tuple[str, ...]]] = Option(
+    "BLOOM_REDIS_CLASSES",
+    (),
+    _read_paths,
+    "Import paths of classes and functions that requests in Redis may name, besides items, enums,"
+    " named tuples and values of the standard library. Whoever can write to Redis can call them,"
+    " with any arguments.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",

@@ -5,9 +5,8 @@ A source is only read, and must stand still: it is locked, or looked at again at
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -242,19 +241,33 @@ class _Queue:
         return members
 
 
+def _loads_of(project: Project) -> Callable[[bytes], Any]:
+    """Return what reads the requests of scrapy-redis: pickles as we read our own in Redis.
+
+    :raises SettingError: if they are written by marshal.
+    """
+    chosen = project.scrapys.get("SCHEDULER_SERIALIZER") or "pickle"
+    serializer: Any = import_module(chosen) if isinstance(chosen, str) else chosen
+    name = getattr(serializer, "__name__", "")
+    if name == "marshal":
+        raise SettingError(
+            "SCHEDULER_SERIALIZER is marshal: such requests are not read, because whoever can"
+            " write to Redis could crash what reads them. Finish the crawl with scrapy-redis."
+        )
+    is_pickle = name in ("pickle", "scrapy_redis.picklecompat")
+    loads: Callable[[bytes], Any] = project.reading.fields if is_pickle else serializer.loads
+    return loads
+
+
 def _of_scrapy_redis(queue: _Queue, project: Project) -> Iterator[StoredRequest]:
     """Yield the requests as our scheduler writes them, each with its mark."""
-    fingerprinter, dumps = project.fingerprinter, project.queue_kind.dumps
-    serializer: Any = project.scrapys.get("SCHEDULER_SERIALIZER") or pickle
-    if isinstance(serializer, str):
-        serializer = import_module(serializer)
+    fingerprinter, reading, loads = project.fingerprinter, project.reading, _loads_of(project)
     for body in queue:
         try:
-            # As safe as scrapy-redis itself: who can write its queue can run code.
-            fields = serializer.loads(body)
+            fields = loads(body)
             plain = request_from_dict({**fields, "callback": None, "errback": None})
             mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
-            stored = dumps(fields)
+            stored = reading.write(fields)
             name, slot = project.queue_for(slot_in(stored).decode(), plain.priority)
             request = StoredRequest(name, slot, plain.priority, stored, mark=mark)
         except Exception as error:

@@ -21,7 +21,8 @@ from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.commands.requests import StoredRequest, slot_in
+from scrapy_bloom.commands.requests import StoredRequest, for_redis, slot_in
+from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
@@ -70,6 +71,7 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
                 client.unlink(*keys[1:])  # an interrupted copy may have left requests
             else:
                 client.expire(target.key, _HOURS)
+            source.requests = _for_redis(source.requests, owner.reading)
             count = _add_requests(shared, source, client, keys[1:], joins=joins)
             if not joins:
                 start = f"{prefix}{shared.epoch}."
@@ -145,6 +147,20 @@ def _add_requests(
             for key in keys:
                 client.expire(key, _HOURS)
     return count
+
+
+def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[StoredRequest]:
+    """Yield requests as Redis has them.
+
+    :raises StateError: if one could not be read there: its page would be lost.
+    """
+    for request in requests:
+        try:
+            yield request._replace(body=for_redis(request.body, reading))
+        except Refused as error:  # noqa: PERF203 - a request takes longer than that
+            raise StateError(
+                f"found a request that cannot be in Redis: {error}. Nothing was copied."
+            ) from None
 
 
 def _entry(request: StoredRequest, since: float) -> Entry:

@@ -96,13 +96,14 @@ class RedisTarget:
         """Yield the failed list."""
         with self.connected() as worker:
             for each in Reader(worker, self.key).failed():
-                yield readable(each.body, each.priority)._replace(reason=each.note)
+                shown = readable(each.body, each.priority, in_redis=True)
+                yield shown._replace(reason=each.note)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
         """Return the requests that are sent next, in order."""
         with self.connected() as worker:
             requests = Reader(worker, self.key).upcoming(count)
-            return [readable(each.body, each.priority) for each in requests]
+            return [readable(each.body, each.priority, in_redis=True) for each in requests]
 
     # Changing
 

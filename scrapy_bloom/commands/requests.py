@@ -8,6 +8,8 @@ import pickle
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from scrapy_bloom.crawl.reading import Reading, Refused
+
 
 class StoredRequest(NamedTuple):
     """A request as it is stored.
@@ -55,15 +57,20 @@ class WaitingRequest(NamedTuple):
     not_before: float = 0.0
 
 
-def readable(body: bytes | None, priority: int, not_before: float = 0.0) -> WaitingRequest:
+def readable(
+    body: bytes | None, priority: int, not_before: float = 0.0, *, in_redis: bool = False
+) -> WaitingRequest:
     """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
+    :param in_redis: whether it comes from there: a stranger's ``marshal`` may crash Python.
     """
     request = WaitingRequest(priority, not_before=not_before)
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
+        if in_redis and body[:1] != pickle.PROTO:
+            raise ValueError("it is not a pickle")
         fields = _fields(body)
         depth = (fields.get("meta") or {}).get("depth")
         return request._replace(
@@ -86,9 +93,27 @@ def slot_in(body: bytes) -> bytes:
         return b""
 
 
+def for_redis(body: bytes, reading: Reading) -> bytes:
+    """Return a request of a job directory as Redis has it.
+
+    :raises Refused: if it could not be read there.
+    """
+    if body[:1] != pickle.PROTO:
+        return reading.write(marshal.loads(body))  # noqa: S302 - only its owner can write to a job
+    try:
+        reading.fields(body)
+    except Refused:
+        raise
+    except Exception:  # noqa: BLE001 - nobody can read it, and the crawl says so
+        return body
+    return body
+
+
 def _fields(body: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = (
-        _PlainUnpickler(io.BytesIO(body)).load() if body[:1] == b"\x80" else marshal.loads(body)  # noqa: S302 - it makes plain values only
+        _PlainUnpickler(io.BytesIO(body)).load()
+        if body[:1] == pickle.PROTO
+        else marshal.loads(body)  # noqa: S302 - it makes plain values only
     )
     return fields
 

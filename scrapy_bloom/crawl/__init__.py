@@ -7,7 +7,8 @@ have asked; ``recent`` remembers marks of this run;
 ``in_flight`` tracks the pages in flight; ``later`` keeps what must wait, and ``pace`` is how a slot
 is spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
 mends feeds that a kill has cut; ``engine`` has all that is private to Scrapy; ``report`` writes
-stats and log messages; ``serialize`` turns requests into bytes; ``other_schedulers`` covers what
+stats and log messages; ``serialize`` turns requests into bytes, and
+``reading`` those that a stranger may have written into requests; ``other_schedulers`` covers what
 other schedulers do not report.
 
 This package knows Scrapy, but neither SQLite nor Redis.

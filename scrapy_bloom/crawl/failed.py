@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.history import ORIGINAL, TRIES
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
@@ -33,7 +34,15 @@ class Failed(NamedTuple):
     body: bytes
 
     @classmethod
-    def of(cls, stored: bytes, failure: Failure, now: float, worker: str = "") -> Failed:
+    def of(
+        cls,
+        stored: bytes,
+        failure: Failure,
+        now: float,
+        worker: str = "",
+        *,
+        read: Callable[[bytes], dict[str, Any]] = read_fields,
+    ) -> Failed:
         """Return what to list of a request that has failed.
 
         A failure counts when it happens, and at most once an hour: a crawl that is started again
@@ -41,9 +50,11 @@ class Failed(NamedTuple):
 
         :param stored: the request as it was stored: perhaps a retry or a redirect of the original.
         :param now: the time, in seconds since 1970.
+        :param read: reads a request. In Redis, where a stranger may have written it, that is
+            :meth:`Reading.fields`; the original, which comes out of it, is a stranger's, too.
         """
-        body = read_fields(stored)["meta"].get(ORIGINAL) or stored
-        fields = read_fields(body)
+        body = read(stored)["meta"].get(ORIGINAL) or stored
+        fields = read(body)
         tries, last = fields["meta"].get(TRIES, (0, 0.0))
         if not 0 <= now - last < APART:
             tries, last = tries + 1, now
@@ -56,9 +67,12 @@ class Failed(NamedTuple):
         """Whether it stays on the list until it is put back by hand."""
         return self.tries >= MOST_TRIES
 
-    def retried(self) -> Failed:
-        """Return it as if it had never failed, to be put back by hand."""
-        fields = read_fields(self.body)
+    def retried(self, *, read: Callable[[bytes], dict[str, Any]] = read_fields) -> Failed:
+        """Return it as if it had never failed, to be put back by hand.
+
+        :param read: as in :meth:`of`.
+        """
+        fields = read(self.body)
         fields["meta"].pop(TRIES, None)
         return self._replace(tries=0, body=write_fields(fields, like=self.body))
 

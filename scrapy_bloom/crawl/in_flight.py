@@ -263,9 +263,24 @@ class InFlight:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
         with suppress(Exception):  # it could be identified a moment ago
             mark, _ = self._identifier.identify(request)
-            if origin.waits_for and (waiting := self._targets.get(mark)) is not None:
+            waiting = self._targets.get(mark)
+            if waiting is not None and origin.waits_for and not self._holds_up(origin, mark):
                 origin.waits_for += 1
                 waiting.append(origin)
+
+    def _holds_up(self, visit: Visit, mark: bytes) -> bool:
+        """Return whether the page of a mark is this one, or waits for it in the end."""
+        stack, looked_at = [visit], set[Visit]()
+        while stack:
+            each = stack.pop()
+            if each.mark == mark:
+                return True
+            if each not in looked_at:
+                looked_at.add(each)
+                stack += each.parents
+                if each.mark is not None:
+                    stack += self._targets.get(each.mark, ())
+        return False
 
     def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
         """Return the pages that have waited for a redirect's target, which has ended."""

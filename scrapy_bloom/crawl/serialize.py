@@ -66,21 +66,23 @@ class QueueKind:
             f" 'scrapy.squeues.PickleLifoDiskQueue'."
         )
 
-    def __str__(self) -> str:
-        written = "pickle" if self.dumps is _pickle else "marshal"
-        return f"{'lifo' if self.newest_first else 'fifo'} {written}"
+    @property
+    def in_redis(self) -> str:
+        """What stands for it in Redis, where only its order counts: requests are pickled."""
+        return f"{'lifo' if self.newest_first else 'fifo'} pickle"
 
 
 def read_request(body: bytes, spider: Spider) -> Request:
-    """Deserialize a request. Raises whatever the contents of the request raise.
+    """Deserialize a request of a job directory. Raises whatever its contents raise.
 
-    As safe as Scrapy's own disk queues: anyone who can write there can run code.
+    As safe as Scrapy's own disk queues: anyone who can write there can run code. Requests in Redis
+    are read by :class:`~scrapy_bloom.crawl.reading.Reading`.
     """
     return request_from_dict(read_fields(body), spider=spider)
 
 
 def read_fields(body: bytes) -> dict[str, Any]:
-    """Return a stored request as a dict. Raises whatever its contents raise."""
+    """Return a request of a job directory as a dict. Raises whatever its contents raise."""
     fields: dict[str, Any] = (pickle.loads if body[0] == _PICKLE else marshal.loads)(body)
     return fields
 

@@ -22,8 +22,9 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.engine import Downloads, Pulse, has_queues_by_slot, run_beside
 from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
-from scrapy_bloom.crawl.serialize import QueueKind, Unstorable, read_request
+from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.key import Answer, Call
@@ -38,11 +39,12 @@ from scrapy_bloom.redis.reporting import (
     log_waiting,
     report_crawl,
     warn_of_failed,
+    warn_of_refused,
     write_stats,
 )
 from scrapy_bloom.redis.starting_over import Starts
 from scrapy_bloom.redis.turns import Turns
-from scrapy_bloom.settings import ON_BACKEND_ERROR, WINDOW
+from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -54,17 +56,17 @@ class RedisBackend(Backend):
     While the server is unreachable the crawl waits, unless the policy is ``close``.
 
     :param queue: this worker's access.
-    :param kind: the order of requests with the same priority, and their serialization.
+    :param reading: how requests are read and written.
     """
 
     kind: ClassVar[str] = "redis"
     shared: ClassVar[bool] = True
     interval = upkeep.PATIENT
 
-    def __init__(self, crawl: Crawl, queue: SharedQueue, kind: QueueKind) -> None:
+    def __init__(self, crawl: Crawl, queue: SharedQueue, reading: Reading) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
-        self._queue, self._dumps = queue, kind.dumps
+        self._queue, self._reading = queue, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         by_host = bool(
             has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
@@ -91,8 +93,9 @@ class RedisBackend(Backend):
 
         :raises BloomError: if the crawl cannot be kept as configured.
         """
+        reading = Reading(crawl.settings[REDIS_CLASSES])
         queue = await queue_of(crawl.crawler, crawl.identifier, crawl.report, kind)
-        return cls(crawl, queue, kind)
+        return cls(crawl, queue, reading)
 
     def __len__(self) -> int:
         return len(self._turns) + self._queue.offering + self._queue.waiting
@@ -106,7 +109,7 @@ class RedisBackend(Backend):
         if mark is not None and self._knows(mark, max_age):
             return True
         try:
-            body = self._dumps(request.to_dict(spider=self._spider))
+            body = self._reading.write(request.to_dict(spider=self._spider))
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
@@ -158,10 +161,12 @@ class RedisBackend(Backend):
         ready = None
         while (taken := self._turns.pop()) is not None:
             try:
-                request = read_request(taken.body, self._spider)
+                request = self._reading.request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - third-party code and data
                 self._queue.release(taken, "unreadable")
                 log_unreadable(self._report, error)
+                if isinstance(error, Refused):
+                    warn_of_refused(self._report, error)
                 continue
             if taken.slot or not (until := self._turns.held_until(request)):
                 self._turns.begin(request, taken)

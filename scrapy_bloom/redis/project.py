@@ -132,13 +132,13 @@ async def queue_of(
     Where nothing has ever answered, the crawl waits for :data:`upkeep.FIRST_ANSWER` at most; under
     the policy ``close`` it does not wait at all.
 
-    :param kind: the order of requests with the same priority, and their serialization.
+    :param kind: the order of requests with the same priority.
     :raises BloomError: if the crawl cannot be kept as configured.
     """
     settings, project = Settings.of(crawler), project_of(crawler)
     assert crawler.spider is not None  # noqa: S101 - it is being opened
     spider = crawler.spider.name
-    owner = {"project": project, "spider": spider, "order": str(kind)}
+    owner = {"project": project, "spider": spider, "order": kind.in_redis}
     writer = writer_of(crawler.spider)
     plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, writer=writer, **owner)
     server = server_of(settings)

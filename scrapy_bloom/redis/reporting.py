@@ -96,6 +96,17 @@ def log_unreadable(report: Report, error: Exception) -> None:
     )
 
 
+def warn_of_refused(report: Report, error: Exception) -> None:
+    """Warn, once per crawl, that a request may have been written by a stranger."""
+    report.once(
+        logging.WARNING,
+        "A request in Redis is more than data, and nothing of it was run (%s). If no worker of this"
+        " crawl has written it, with another BLOOM_REDIS_CLASSES or with a class in a module that"
+        " is not imported here, somebody else has: see who can write to Redis.",
+        error,
+    )
+
+
 def log_paces(report: Report, downloads: Downloads) -> None:
     """Log which pace the workers keep together."""
     if downloads.adjusts:

@@ -239,3 +239,32 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place
             assert account() == {"done": 2, "waiting": 0}
         assert site.hits["/bad"] == 2
     assert crawler.stats.get_value("bloom/failed/503") is None
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_whose_link_leads_back_to_it_does_not_wait_for_that(place, account):
+    """It cannot be stored, so its page waits for it; and it is redirected to that page."""
+
+    class Lambdas(Parsing):
+        def request(self, response, href):
+            if href != "/back":
+                return super().request(response, href)
+            return response.follow(href, callback=lambda page: list(self.parse(page)))
+
+    with Pages({"/": ["/old"], "/old": "/a", "/a": ["/back"], "/back": "/a"}) as site:
+        await crawl(Lambdas, {**place, **QUICK}, url=site.url + "/")
+    said = account()
+    assert (said["waiting"], said["redirected"]) == (0, 1)
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_pages_that_redirect_to_each_other_wait_for_each_other_only_once(place, account):
+    """Neither would ever be done."""
+    pages = {"/": ["/a", "/b"], "/a": "/one", "/b": "/two", "/one": "/two", "/two": "/one"}
+    with Pages(pages) as site:
+        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+    said = account()
+    assert said["waiting"] == 0
+    assert said["done"] + said["redirected"] == 3

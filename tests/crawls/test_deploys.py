@@ -83,4 +83,3 @@ def test_a_renamed_callback_and_a_new_item_class_are_deployed_and_taken_back(ser
     assert len({*(tmp_path / "parsed").read_text().split()}) == site.pages
     assert left(server, "scrapybot:shop:bloom") == (0, 0, 0)
     assert UNREADABLE in new.log
-    assert its.total("log_count/WARNING") == 0

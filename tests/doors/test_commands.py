@@ -1,6 +1,7 @@
 """`scrapy bloom`: what each verb prints, does and refuses, on each kind of target."""
 
 import json
+import marshal
 import os
 import pickle
 import time
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request
+from support import kinds
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
+from support.kinds import Color
 from support.localredis import keys
 from support.processes import run_line
 
@@ -19,7 +22,7 @@ from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, SharedKey
-from scrapy_bloom.redis.member import SECOND, Entry
+from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.worker import Worker
 
@@ -230,6 +233,57 @@ def test_the_failed_list_is_shown_and_put_back(bloom, server):
     assert [one.tries for one in shared.call(Call(take=20)).taken] == [0] * 20
     shared.leave()
     link.close()
+
+
+# What a stranger may have written
+
+
+def carrying(value):
+    return Request(URLS[0], meta={"x": value}).to_dict()
+
+
+def bodies_in(server, target):
+    queue = f"{beginning(target.partition('#')[2])}queue"
+    return [Taken.read_member(each).body for each in server.client().zrange(queue, 0, -1)]
+
+
+def test_a_job_is_copied_if_its_requests_can_be_read_in_redis(bloom, job, server):
+    """There they are pickles, whatever they were."""
+    fields = carrying(1)
+    good = marshal.dumps(fields), pickle.dumps(carrying(Color.RED), 4)
+    kept_job(job.parent / "good", bodies=good)
+    target = f"{server.url}#{next(keys)}"
+    assert bloom(f"copy good {target}")[0] == 0
+    assert [*map(pickle.loads, bodies_in(server, target))] == [carrying(Color.RED), fields]
+    kept_job(job.parent / "bad", bodies=[*good, pickle.dumps(carrying(kinds.Plain(1)), 4)])
+    target = f"{server.url}#{next(keys)}"
+    code, _, (error,) = bloom(f"copy bad {target}")
+    assert code == 2
+    assert "cannot be in Redis: it names 'support.kinds.Plain'" in error
+    assert bodies_in(server, target) == []
+    assert bloom(f"copy bad {target}", BLOOM_REDIS_CLASSES="support.kinds.Plain")[0] == 0
+
+
+class Hostile:
+    def __reduce__(self):
+        return kinds.run, ("hostile",)
+
+
+def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, server):
+    kept_job(job.parent / "kept", urls=URLS[:2])
+    target = f"{server.url}#{next(keys)}"
+    assert bloom(f"copy kept {target}")[0] == 0
+    client, queue = server.client(), f"{beginning(target.partition('#')[2])}queue"
+    members, hostile = client.zrange(queue, 0, -1), pickle.dumps(carrying(Hostile()), 4)
+    for member, body in zip(members, (hostile, marshal.dumps(carrying(1))), strict=True):
+        client.zrem(queue, member)
+        client.zadd(queue, {member.partition(b"\x80\x04\x95")[0] + body: 0})
+    kinds.RAN.clear()
+    code, lines, _ = bloom(f"queue {target}")
+    assert code == 0
+    assert lines[-2].endswith(URLS[0])
+    assert lines[-1].endswith("ValueError: it is not a pickle")
+    assert kinds.RAN == []
 
 
 # Errors

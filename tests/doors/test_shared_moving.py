@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
+from support import kinds
 from support.graceful_stop import stop_after
+from support.kinds import Color
 from support.localsite import LocalSite
 from support.shared_spiders import TheirFingerprints
 from support.waiting import until
@@ -101,20 +103,17 @@ def test_a_crawl_of_scrapy_redis_with_its_own_filter_is_copied_when_it_has_stopp
         until(lambda: server.client().lrange(OLD, 0, -1) != before)
 
     monkeypatch.setattr(copy_from, "time", SimpleNamespace(sleep=watch))
-    chosen = {"SCHEDULER_SERIALIZER": "marshal"}
-    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2, **chosen}
+    slowly = {"DUPEFILTER_CLASS": THEIR_FILTER, "DOWNLOAD_DELAY": 0.2}
     run = project.crawl(site, keep=False, **theirs(server, "FifoQueue", **slowly))
     until(lambda: site.delivered > 5)
-    code, _, (told,) = bloom(
-        f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower", **chosen
-    )
+    code, _, (told,) = bloom(f"copy {server.url}#{OLD} {server.url}#{KEY} --spider follower")
     assert (code, "so a worker of scrapy-redis is running" in told) == (2, True), told
     assert not server.client().keys(f"{KEY}:*:queue*")
     run.interrupt()
     assert run.end() == 0, run.log
     assert site.missed
     before = server.client().smembers("follower:dupefilter")
-    done = copy(project, server, **chosen)
+    done = copy(project, server)
     assert "requests copied" in done.output, done.log
     assert server.client().smembers("follower:dupefilter") == before
     finish(project, site, server)
@@ -163,6 +162,30 @@ def test_a_queue_is_copied_if_all_of_it_can_be_read_and_marks_that_mean_the_same
     code, lines, _ = bloom(f"add {target} -", stdin=marks, **same)
     assert (code, lines) == (0, ["20 pages marked; 30 marked before"])
     assert bloom(f"queue {target}")[1][0] == "30 requests to be fetched, 0 of them in flight"
+
+
+class Hostile:
+    def __reduce__(self):
+        return kinds.run, ("hostile",)
+
+
+def test_the_queue_of_scrapy_redis_is_copied_as_data(server, key, bloom):
+    source, target = f"{server.url}#{key}:requests", f"{server.url}#{key}:bloom"
+    copied = f"copy {source} {target} --spider {key}"
+    for value, told in (
+        (Hostile(), "'support.kinds.run'"),
+        (kinds.Plain(1), "'support.kinds.Plain'"),
+        (kinds.Page(Color.RED), ""),
+    ):
+        kinds.RAN.clear()
+        body = pickle.dumps(Request("http://example.com", meta={"x": value}).to_dict(), 5)
+        server.client().delete(f"{key}:requests")
+        server.client().zadd(f"{key}:requests", {body: 0})
+        code, _, errors = bloom(copied)
+        assert (code, kinds.RAN) == (2 if told else 0, [])
+        assert told in "".join(errors)
+    code, _, (error,) = bloom(copied.replace(target, f"{target}2"), SCHEDULER_SERIALIZER="marshal")
+    assert (code, "SCHEDULER_SERIALIZER is marshal" in error) == (2, True)
 
 
 # Back

@@ -235,7 +235,7 @@ def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
             worker.exchange()
         said = {}
         report = SimpleNamespace(set=said.__setitem__, set_if_used=lambda *_: None)
-        write_stats(report, worker.queue, later=0)
+        write_stats(report, worker.queue)
         assert said[stats.PENDING] == 22
 
 

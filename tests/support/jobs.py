@@ -46,9 +46,10 @@ def stored_job(folder, known, **options):
     return folder / NAME
 
 
-def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **options):
+def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), holds=(), **options):
     """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder.
 
+    :param bodies: requests as they are stored, which come after those of the URLs.
     :param waits: pairs of a URL and for how long its request waits.
     :param holds: pairs of a download slot and for how long it is left alone.
     """
@@ -57,8 +58,8 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), waits=(), holds=(), **op
         job.store.filter.add(fingerprint)
     job.store.marks.withheld = withheld
     job.store.marks.withheld_changed(withheld)
-    for url in urls:
-        job.store.push(job.store.queue("0", None), stored(Request(url)))
+    for body in [*(stored(Request(url)) for url in urls), *bodies]:
+        job.store.push(job.store.queue("0", None), body)
     queues = SimpleNamespace(dumps=stored, leave_alone=lambda _: None)
     later = Later(job.store, queues)
     for url, seconds in waits:
