@@ -70,15 +70,17 @@ class Addon:
         folder = settings["JOBDIR"]
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
-            logger.info(
-                "%s was started with Scrapy's own scheduler, so this run uses that, too. To move it"
-                " to %s, stop it and run %s.",
+            logger.warning(
+                "%s was started with Scrapy's own scheduler, so this run uses that, too, and is not"
+                " protected: after a kill it starts over. To move it to %s, stop it and run %s.",
                 folder,
                 _SCHEDULER,
                 copy_command(Path(folder), "NAME", stopped=True),
             )
             takes_scheduler = False
             takes_filter = takes_filter and Path(folder, NAME).exists()  # else that is Scrapy's too
+        elif (folder or shared) and not takes_scheduler:
+            _warn_of_another_scheduler(settings["SCHEDULER"])
         if takes_scheduler:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")
         if takes_filter:
@@ -87,6 +89,23 @@ class Addon:
 
     def __repr__(self) -> str:
         return "scrapy_bloom.Addon()"  # Scrapy lists its add-ons in the log
+
+
+def _warn_of_another_scheduler(chosen: Any) -> None:
+    """Warn that requests would not be kept with their marks."""
+    from scrapy_bloom.scheduler import Scheduler  # noqa: PLC0415
+
+    try:
+        kinds = load_object(chosen).__mro__  # Scrapy calls all with the right methods subclasses
+    except Exception:  # noqa: BLE001 - as below
+        return
+    if Scheduler not in kinds:
+        logger.warning(
+            "SCHEDULER = %r: this run is not protected: after a kill it starts over, or loses what"
+            " this process had to fetch. Remove that setting, and the add-on sets %r.",
+            chosen,
+            _SCHEDULER,
+        )
 
 
 def _add_middlewares(settings: BaseSettings) -> None:

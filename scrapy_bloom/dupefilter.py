@@ -17,6 +17,7 @@ from scrapy_bloom.crawl.other_schedulers import (
     scheduler_with,
     spare_queue,
     unstored,
+    warn_of_left_over,
     watch_pushes,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
@@ -113,14 +114,14 @@ class BloomDupeFilter:
         """
         return (self.checks or self._open_late()).check(request) is SEEN
 
-    def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's signature
+    def close(self, reason: str) -> None:
         """Store the filter if it is kept, and write the final stats. Never raises."""
         closing, self._filter = self._filter, None
         self.checks = Unfiltered(
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
         if closing is None:
-            self.report.closed()
+            self.report.closed(reason)
             return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
@@ -133,7 +134,7 @@ class BloomDupeFilter:
                 f" callbacks."
             )
         closing.close()
-        self.report.closed()
+        self.report.closed(reason)
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.
@@ -183,6 +184,8 @@ class BloomDupeFilter:
             self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
             if empty:
                 self._filter.clear()
+        if not (self._shared_queue or is_inspection_command(crawler)):
+            warn_of_left_over(crawler, self.report, shared=in_redis)
         self.checks = self._filter.checks
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:

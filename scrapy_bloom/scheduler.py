@@ -27,6 +27,7 @@ from scrapy_bloom.crawl.engine import (
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
+from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError
@@ -220,6 +221,7 @@ class Scheduler(ScrapyScheduler):
         opening = self._open_redis(crawl) if shared else self._open_local(crawl, folder)
         backend = await opening
         frontier = Frontier(crawl, backend, self.mqs, self.df)
+        warn_of_left_over(crawler, report, shared=shared)
         self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
         return frontier

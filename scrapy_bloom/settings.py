@@ -201,7 +201,8 @@ REDIS_KEY: Final = Option(
     "%(project)s:%(spider)s:bloom",
     _read_key,
     "The key in Redis. Workers with the same key share filter and queue. `%(project)s` is"
-    " `BOT_NAME`, `%(spider)s` the spider's name.",
+    " `BOT_NAME`, `%(spider)s` the spider's name, and `%(NAME)s` its attribute `NAME`, as in"
+    " Scrapy's `FEEDS`.",
 )
 REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",

@@ -122,6 +122,7 @@ def _plan_of(source: Source) -> Plan:
         identity.fingerprinter,
         json.dumps(identity.made_by, sort_keys=True),
         window=filter_.window or 0.0,
+        writer=json.dumps(identity.writer, sort_keys=True),
     )
 
 

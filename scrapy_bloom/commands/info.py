@@ -34,6 +34,8 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if spider := facts.get("spider"):
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
+    if arguments := facts.get("writer", {}).get("arguments"):
+        yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
     yield "pages seen", as_text(facts["items"])
     if "account" in facts:
         yield "account", str(Account(**facts["account"]))

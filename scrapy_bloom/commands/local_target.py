@@ -45,7 +45,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.queue import LATER
-from scrapy_bloom.local.scrapys import digest
+from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.store import NAME, Store
 
 _UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
@@ -105,6 +105,12 @@ class LocalTarget:
     def reading(self) -> Iterator[Store]:
         """Open the file for reading."""
         if not self.path.exists():
+            if (self.folder / SCRAPYS_QUEUE).exists() or (self.folder / SCRAPYS_MARKS).exists():
+                raise StateError(
+                    f"{self.name}: holds a queue of Scrapy's own scheduler; scrapy_bloom.Addon is"
+                    f" not enabled, or was not when that crawl began. In settings.py, ADDONS must"
+                    f" stand only once: the template's 'ADDONS = {{}}' further down empties it."
+                )
             raise StateError(f"{self.name}: found no filter.")
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store

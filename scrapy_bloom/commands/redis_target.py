@@ -256,4 +256,5 @@ def _if_pickle(body: bytes) -> bytes:
 
 def identity_in(plan: Plan) -> Identity:
     """Return what the marks of a filter belong to."""
-    return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical))
+    made_by, writer = json.loads(plan.canonical), json.loads(plan.writer)
+    return Identity(plan.spider, plan.fingerprinter, made_by, writer)

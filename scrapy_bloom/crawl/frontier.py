@@ -31,7 +31,7 @@ from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
 from scrapy_bloom.signals import forget_page, hold_slot
-from scrapy_bloom.values import LONGEST
+from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
@@ -73,7 +73,7 @@ class Frontier:
         self._flush_at, self._flush_pause = 0.0, _SOONEST
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._closing = self._rest_logged = self._is_stuck = False
+        self._closing = self._closing_noted = self._rest_logged = self._is_stuck = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
@@ -373,6 +373,7 @@ class Frontier:
         worked = False
         try:
             await self._release_done()
+            self._note_closing()
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
@@ -380,6 +381,16 @@ class Frontier:
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
+
+    def _note_closing(self) -> None:
+        """Say once for what a spider that closes still waits."""
+        count = len(self._in_flight)
+        if count and not self._closing_noted and self._engine.closing:
+            self._closing_noted = True
+            self._report.info(
+                f"The spider is closing: finishing {counted(count, 'page')}; Ctrl-C again is safe:"
+                f" they are fetched again."
+            )
 
     def _log_error(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)

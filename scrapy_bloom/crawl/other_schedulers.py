@@ -19,9 +19,38 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.report import Report
+
 logger = logging.getLogger(__name__)
 
 _MOST: Final = 500  # requests that wait to be enqueued together
+
+_LEFT_OVER: Final = {
+    "SCHEDULER_PERSIST": "What a crawl has stored stays until 'scrapy bloom delete' deletes it.",
+    "SCHEDULER_FLUSH_ON_START": "Nothing is emptied at the start: 'scrapy bloom delete' does that,"
+    " and another BLOOM_REDIS_KEY or JOBDIR starts over, too.",
+}
+"""Settings of scrapy-redis that are not read without its scheduler, and what holds instead."""
+
+
+def warn_of_left_over(crawler: Crawler, report: Report, *, shared: bool) -> None:
+    """Warn of what scrapy-redis's scheduler would read or do, which this crawl does not have.
+
+    :param shared: whether the filter is in Redis.
+    """
+    for name, instead in _LEFT_OVER.items():
+        if crawler.settings.get(name) is not None:
+            report.warn(
+                f"{name} has no effect: it is a setting of scrapy-redis's scheduler, which this"
+                f" crawl does not use. {instead} Remove it."
+            )
+    kinds = type(crawler.spider).__mro__
+    if not shared and any(kind.__module__ == "scrapy_redis.spiders" for kind in kinds):
+        report.warn(
+            f"{kinds[0].__name__} is a spider of scrapy-redis, and shares only its start URLs:"
+            f" without BLOOM_REDIS_URL each worker filters by itself, and fetches what others have"
+            f" fetched. Set BLOOM_REDIS_URL to the server of REDIS_URL."
+        )
 
 
 def scheduler_with(dupefilter: object, crawler: Crawler) -> Any:

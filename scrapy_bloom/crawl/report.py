@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import WINDOW, Settings
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _STATS: Final = {
 MOST_KINDS: Final = 100
 """Kinds of failures that are counted apart."""
 
+_SENT: Final = "scheduler/dequeued"  # of Scrapy's stats
 _MANY: Final = 10  # pages that are redirected to one target before it is named
 _MOST_TARGETS: Final = 10_000
 _MOST_WALLS: Final = 3  # targets that are named
@@ -65,6 +66,8 @@ class Report:
 
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
+        explained: whether other workers had requests when this one came, or it was said at the
+            start that nothing is left to fetch: then nothing remains to be explained.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -82,6 +85,7 @@ class Report:
         self._kinds: set[str] = set()  # of failures that have a stat
         self._walls = 0
         self.account: Account | None = None
+        self.explained = False
         self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
 
@@ -214,10 +218,15 @@ class Report:
         )
         self.log(logging.INFO, "%s: %s", self._noun, ", ".join(words))
 
-    def closed(self) -> None:
-        """Log a summary of this run, if anything was checked."""
+    def closed(self, reason: str = "") -> None:
+        """Log a summary of this run, if anything was checked.
+
+        :param reason: why the spider closes.
+        """
         self.flush()
         checked = self._get(stats.CHECKED)
+        if reason == "finished":
+            self._warn_if_all_was_seen(checked)
         account = None if self._gave_up else self.account  # else it is not known what is stored
         if account is not None and (account.pages or checked):
             text = f"{account}; {self._loss()}."
@@ -226,6 +235,20 @@ class Report:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
             new = f"{self._get(stats.NEW):,} of them new, {self._loss()}"
             self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, new)
+
+    def _warn_if_all_was_seen(self, checked: int) -> None:
+        """Warn if ``start()`` has yielded only what was known, and nothing waited."""
+        seen = self._get(stats.SEEN)
+        if not seen or seen < checked or self.explained or self._collect("get_value", _SENT, 0):
+            return
+        window = Settings.of(self._crawler)[WINDOW]
+        how_long = f"for {write_span(window)} (BLOOM_WINDOW)" if window else "for ever"
+        self.warn(
+            f"Nothing was fetched: start() yielded only pages that are seen"
+            f" ({counted(seen, 'request')}), and nothing else waited. A page is seen {how_long}"
+            f" after it was let through, also an entry page. Yield requests for pages that lead to"
+            f" new ones with dont_filter=True, or with a bloom_max_age."
+        )
 
     def _pages_known(self) -> str:
         return f"{counted(self._get(stats.FROM_INFO['items']), 'page')} known"
@@ -254,6 +277,7 @@ class Report:
         :param known: number of known pages.
         :param way: how to start over.
         """
+        self.explained = True
         self.warn(
             f"{place}: earlier runs have left nothing to fetch: {known:,} pages are known, and no"
             f" request is waiting. This run fetches only what is not filtered, such as start"

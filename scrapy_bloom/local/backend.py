@@ -24,6 +24,7 @@ from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
+from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
@@ -104,7 +105,8 @@ class LocalBackend(Backend):
         :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
         """
         settings, fingerprinter = crawl.settings, crawl.identifier.fingerprinter
-        owner = Identity(crawl.spider.name, fingerprinter.wrapped, crawl.identifier.made_by)
+        made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
+        owner = Identity(crawl.spider.name, fingerprinter.wrapped, made_by, writer)
         digests = fingerprinter.digests
         job = Job(folder, owner, REQUESTS)
         with job.opening():

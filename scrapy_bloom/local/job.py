@@ -18,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from scrapy_bloom import file
 from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
@@ -65,6 +66,11 @@ DIGEST: Final = "queue"
 IN_FLIGHT: Final = "in flight"
 """Key of a note: how many requests were in flight at the last commit."""
 
+_CHANGED: Final = (
+    "Choose another JOBDIR, or go back to that one, or delete the whole job directory to start"
+    " over."
+)
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -74,11 +80,13 @@ class Identity:
         spider: name of the spider.
         fingerprinter: import path of the class that the fingerprints follow.
         made_by: the rules they were made with.
+        writer: the spider's class and arguments, see :func:`writer_of`; empty if not known.
     """
 
     spider: str
     fingerprinter: str
     made_by: dict[str, Any]
+    writer: dict[str, Any] = field(default_factory=dict)
 
 
 class Job:
@@ -144,14 +152,17 @@ class Job:
             ("fingerprinter", stored.fingerprinter, self.identity.fingerprinter),
         ):
             if theirs != ours and theirs and ours:
+                own = f'custom_settings = {{"JOBDIR": "{self.folder.name}-{ours}"}}'
+                way = f"Give each spider its own: {own}." if what == "spider" else _CHANGED
                 raise StateError(
                     f"{self.path}: found the filter of {what} {theirs!r}, expected {what} {ours!r}:"
-                    f" its marks do not apply here. It was left as it is. Choose another JOBDIR, or"
-                    f" go back to {theirs!r}, or delete the whole job directory to start over."
+                    f" its marks do not apply here. It was left as it is. {way}"
                 )
         changed = difference(stored.made_by, self.identity.made_by)
         if changed and stored.made_by and self.identity.made_by:
             logger.warning("%s", changed)
+        apart = {"setting": "JOBDIR", "example": f"'{self.folder.name}-2' in one of them"}
+        warn_of_another(self.path, stored.writer, self.identity.writer, **apart)
 
     def open(self, settings: Settings, *, digests: bool) -> None:
         """Open the file, or create it. An existing one is not changed.
@@ -462,6 +473,8 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
         with suppress(StateError, OSError):
             pid = read_meta(folder / NAME)[0].get(PID)
         who = f"process {pid}" if pid else "another process"
+        if pid == os.getpid():
+            who = "another spider of this process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
             f" Wait until it has stopped, or choose another JOBDIR."

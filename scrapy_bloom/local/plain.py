@@ -11,6 +11,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.engine import is_inspection_command
 from scrapy_bloom.crawl.identity import Identifier
+from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
 from scrapy_bloom.settings import Settings
@@ -55,9 +56,9 @@ class PlainFilter:
                 restored=0,
             )
         else:
-            job = Job(
-                Path(folder), Identity(spider, fingerprinter.wrapped, identifier.made_by), FILTER
-            )
+            writer = {} if crawler.spider is None else writer_of(crawler.spider)
+            owner = Identity(spider, fingerprinter.wrapped, identifier.made_by, writer)
+            job = Job(Path(folder), owner, FILTER)
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()

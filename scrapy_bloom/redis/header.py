@@ -119,9 +119,12 @@ class State:
         return self.plan.info(self.slices)
 
 
-def refusal(place: str, reason: str) -> StateError:
-    """Return the error that something under a key cannot be used."""
+def refusal(place: str, reason: str, *, may_delete: bool = True) -> StateError:
+    """Return the error that something under a key cannot be used.
+
+    :param may_delete: whether it may be of no use; another spider's crawl is.
+    """
+    way = " If it is a filter of ours, 'scrapy bloom delete' deletes it." if may_delete else ""
     return StateError(
-        f"{place}: {reason}. Nothing was changed. Choose another key (BLOOM_REDIS_KEY). If it is a"
-        f" filter of ours, 'scrapy bloom delete' deletes it."
+        f"{place}: {reason}. Nothing was changed. Choose another key (BLOOM_REDIS_KEY).{way}"
     )

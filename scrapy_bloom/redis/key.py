@@ -53,6 +53,11 @@ _NO_REQUESTS: Final = (
 _HAS_REQUESTS: Final = (
     ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
 )
+_ANOTHERS: Final = (
+    ". Requests wait there, with callbacks of that spider. If each page is wanted once, whoever"
+    " finds it, make the spiders one, with arguments; or set Scrapy's own SCHEDULER in all of them,"
+    " and run them at the same time"
+)
 
 _DOUBLED: Final = 4
 """How many repetitions double the time that a byte may take: workers may share a slow link."""
@@ -291,10 +296,13 @@ class SharedKey:
 
     def _take_over(self, state: State) -> None:
         if differences := self.plan.differences(state.plan):
-            more = ""
-            if bool(self.plan.order) is not bool(state.plan.order):
+            more, theirs = "", state.plan
+            if bool(self.plan.order) is not bool(theirs.order):
                 more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
-            raise refusal(self.place, f"what is there has {differences}{more}")
+            elif (self.plan.spider, self.plan.project) != (theirs.spider, theirs.project):
+                more = _ANOTHERS
+            reason = f"what is there has {differences}{more}"
+            raise refusal(self.place, reason, may_delete=more is not _ANOTHERS)
         self.state, self.epoch, self.counts = state, state.epoch, state.counts
         self.probe = state.plan.hash(state.secret)
         self._slices: Sequence[SliceRow] | bytes = state.slices

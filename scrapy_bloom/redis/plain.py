@@ -52,7 +52,8 @@ class SharedFilter:
         settings = Settings.of(crawler)
         self._report, self._kept = report, shared_queue
         self._identifier = identifier = Identifier(crawler, settings)
-        self._key = key_of(settings, spider=spider, project=project_of(crawler))
+        project = project_of(crawler)
+        self._key = key_of(settings, spider=spider, project=project, made=crawler.spider)
         self._filter = RedisFilter(
             server_of(settings),
             self._key,
@@ -114,8 +115,12 @@ class SharedFilter:
         if not self._deleted:
             if self._kept or not self._filter.usable:
                 self._report.describe(self._filter.shared.info())
-            else:
-                self.clear(at_end=True)
+            elif self.clear(at_end=True):
+                self._report.info(
+                    f"{self._filter.shared.place}: deleted, because this was the last worker that"
+                    f" used it, and with this SCHEDULER the requests end with their process. The"
+                    f" next crawl fetches all pages again."
+                )
         for name, value in self._filter.numbers().items():
             if value and name in stats.FROM_BACKEND:
                 self._report.set(stats.FROM_BACKEND[name], value)

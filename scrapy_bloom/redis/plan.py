@@ -30,7 +30,7 @@ Slices are sized for this many items more than their capacity, so that no batch 
 KEY_BLOCKS: Final = 511
 """Blocks in one key: just below 4 MiB, because the allocator takes 5 MiB for exactly 4 MiB."""
 
-_MAY_DIFFER: Final = ("capacity", "canonical")
+_MAY_DIFFER: Final = ("capacity", "canonical", "writer")
 
 
 class SliceRow(NamedTuple):
@@ -81,7 +81,7 @@ def read_slices(text: bytes) -> list[SliceRow]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all workers of a key must agree on, except `capacity` and `canonical`.
+    """What all workers of a key must agree on, except `capacity`, `canonical` and `writer`.
 
     Attributes:
         capacity: items that are expected in it.
@@ -93,6 +93,8 @@ class Plan:
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and that requests are pickled.
+        writer: class and arguments of the spider that created it, as JSON; see
+            :func:`~scrapy_bloom.crawl.whose.writer_of`.
     """
 
     capacity: int
@@ -104,6 +106,7 @@ class Plan:
     project: str = ""
     spider: str = ""
     order: str = ""
+    writer: str = "{}"
 
     @classmethod
     def read(cls, text: bytes) -> tuple[Plan, bytes]:

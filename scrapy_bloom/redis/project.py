@@ -9,7 +9,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.crawl.engine import pause, run_beside
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.crawl.whose import writer_of
+from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
@@ -29,6 +30,7 @@ from scrapy_bloom.settings import (
 from scrapy_bloom.values import refusal
 
 if TYPE_CHECKING:
+    from scrapy import Spider
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.identity import Identifier
@@ -49,23 +51,47 @@ def project_of(crawler: Crawler) -> str:
     return str(crawler.settings.get("BOT_NAME") or "")
 
 
-def key_of(settings: Settings, *, spider: str, project: str) -> str:
+class _Fields(dict[str, Any]):
+    """What a template of a key may name, as one of Scrapy's feeds may."""
+
+    def __init__(self, own: dict[str, Any], spider: Spider | None) -> None:
+        super().__init__(own)
+        self._spider = spider
+
+    def __missing__(self, name: str) -> Any:
+        if self._spider is None:
+            problem = (
+                "only a crawl knows that. Name the key at the end of the target, as in"
+                " redis://localhost#books:books:bloom."
+            )
+        elif hasattr(self._spider, name):
+            return getattr(self._spider, name)
+        else:
+            problem = f"the spider has no such attribute. Set it, or give it with -a {name}=…"
+        raise SettingError(f"{REDIS_KEY.setting} names %({name})s: {problem}")
+
+
+def key_of(settings: Settings, *, spider: str, project: str, made: Spider | None = None) -> str:
     """Return the key of a spider's filter.
 
-    :raises SettingError: if ``BLOOM_REDIS_KEY`` cannot be read.
+    :param made: the spider, whose attributes the key may name; None outside of a crawl.
+    :raises SettingError: if ``BLOOM_REDIS_KEY`` cannot be read, or the spider lacks an attribute.
     """
+    fields = _Fields({"spider": spider, "project": project}, made)
     try:
-        key = settings[REDIS_KEY] % {"spider": spider, "project": project}
-    except (KeyError, TypeError, ValueError):
+        key = settings[REDIS_KEY] % fields
+    except SettingError:
+        raise
+    except (TypeError, ValueError):
         key = ""
     if not key:
         raise refusal(
             REDIS_KEY.setting,
             settings[REDIS_KEY],
             "write %(spider)s and %(project)s in the places of the spider's name and of BOT_NAME,"
-            " and %% for a percent sign.",
+            " %(NAME)s for an attribute of the spider, and %% for a percent sign.",
         )
-    return key
+    return REDIS_KEY.read(REDIS_KEY.setting, key)
 
 
 def plan_of(
@@ -76,6 +102,7 @@ def plan_of(
     project: str = "",
     spider: str = "",
     order: str = "",
+    writer: dict[str, Any] | None = None,
 ) -> Plan:
     """Return the plan of a crawl.
 
@@ -93,6 +120,7 @@ def plan_of(
         project=project,
         spider=spider,
         order=order,
+        writer=json.dumps(writer or {}, sort_keys=True),
     )
 
 
@@ -111,8 +139,10 @@ async def queue_of(
     assert crawler.spider is not None  # noqa: S101 - it is being opened
     spider = crawler.spider.name
     owner = {"project": project, "spider": spider, "order": kind.in_redis}
-    plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, **owner)
-    server, key = server_of(settings), key_of(settings, spider=spider, project=project)
+    writer = writer_of(crawler.spider)
+    plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, writer=writer, **owner)
+    server = server_of(settings)
+    key = key_of(settings, spider=spider, project=project, made=crawler.spider)
     begin = partial(_open, server, settings[REDIS_TIMEOUT], key, plan)
     began, warned, answered = time.monotonic(), -inf, False
     while True:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.engine import run_beside
+from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
@@ -76,10 +77,14 @@ def report_crawl(
     :param windowed: whether pages are fetched again after some time.
     """
     report_opened(report, identifier, queue.worker, queue.shared, crawl=True)
+    shared, example = queue.shared, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
+    writers = (json.loads(plan.writer) for plan in (shared.state.plan, shared.plan))
+    warn_of_another(shared.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
     items, counts = queue.shared.state.items, queue.counts
     if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
         report.finished(queue.shared.place, items, way)
+    report.explained |= bool(counts.waiting or counts.taken or counts.failed)
 
 
 def log_unreadable(report: Report, error: Exception) -> None:

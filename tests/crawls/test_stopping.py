@@ -16,7 +16,7 @@ from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import KEPT, Follower, crawl, download, kept, settings_at
+from support.crawling import KEPT, Follower, crawl, download, kept, messages, settings_at
 from support.graceful_stop import close
 from support.localsite import LocalSite
 from support.queues import left
@@ -446,6 +446,6 @@ async def test_a_finished_job_tells_how_to_start_over(job, caplog, settings):
         await crawl(Follower, job_settings, url=site.url + "/")
         assert "start over" not in caplog.text
         await crawl(Follower, job_settings, url=site.url + "/")
-    [warning] = [r for r in caplog.records if r.levelno == logging.WARNING]
-    assert "6 pages are known, and no request is waiting" in warning.getMessage()
-    assert "To start over, delete the job directory" in warning.getMessage()
+    [warning] = messages(caplog)
+    assert "6 pages are known, and no request is waiting" in warning
+    assert "To start over, delete the job directory" in warning

@@ -41,13 +41,21 @@ def messages():
     found = {}
     for path in sorted({*root.rglob("*.py")} - {*root.glob("commands/*.py")}):
         module = ast.parse(path.read_text(encoding="utf-8"))
-        for written in (one for node in ast.walk(module) for one in _said(node)):
+        nodes = [*ast.walk(module)]
+        raised = [node.exc.args[0] for node in nodes if _is_not_configured(node)]
+        for written in (one for node in nodes for one in _said(node)):
             for text in _texts(written):
                 if ": must be " not in text and len(re.findall(r"\w{2,}", text)) > 1:
-                    by = "Disabled scrapy_bloom.Addon: " if path.name == "addon.py" else ""
+                    by = "Disabled scrapy_bloom.Addon: " if written in raised else ""
                     where = f"{path.relative_to(root).as_posix()}:{written.lineno}"
                     found.setdefault(by + text, where)
     return found
+
+
+def _is_not_configured(node):
+    """Return whether Scrapy logs the message, behind the name of the add-on."""
+    raised = getattr(node, "exc", None) if isinstance(node, ast.Raise) else None
+    return isinstance(raised, ast.Call) and ast.unparse(raised.func) == "NotConfigured"
 
 
 def _said(node):

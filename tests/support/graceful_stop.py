@@ -56,6 +56,7 @@ class Stopping(Follower):
     """Stops after some pages, as Ctrl-C does, and resumes in the next run."""
 
     name = "follower"
+    __module__, __qualname__ = Follower.__module__, Follower.__qualname__  # it is no other spider
     pages = 20
 
     def parse(self, response):

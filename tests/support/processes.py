@@ -21,6 +21,8 @@ from support.waiting import PATIENCE, until
 
 TESTS = Path(__file__).parents[1]
 
+CHOSEN = "SCHEDULER = 'scrapy.core.scheduler.Scheduler': this run is not protected"
+
 
 @cache
 def workers():
@@ -138,9 +140,13 @@ class Run:
         return self._files[1].read_text(errors="replace")  # it may be writing
 
     def logged(self, level):
-        """List the lines of a level in its log, without time and name."""
+        """List the lines of a level in its log, without time and name.
+
+        Not that a test has chosen Scrapy's scheduler.
+        """
         mark = f"] {level}: "
-        return [line.partition(mark)[2] for line in self.log.splitlines() if mark in line]
+        lines = [line.partition(mark)[2] for line in self.log.splitlines() if mark in line]
+        return [line for line in lines if not line.startswith(CHOSEN)]
 
     @property
     def reason(self):

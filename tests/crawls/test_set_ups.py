@@ -1,0 +1,192 @@
+"""Set-ups that do less than they seem to: each is said in one line, with the way out."""
+
+import logging
+from contextlib import suppress
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.test import get_crawler
+from support.crawling import ADDONS, KEPT, SCRAPYS, Follower, crawl, settings_at
+from support.graceful_stop import close
+from support.jobs import identity_of, kept_job, lifo, open_job
+from support.sites import Pages, fan
+from support.waiting import until
+
+from scrapy_bloom import JobInUseError, StateError
+from scrapy_bloom.local.job import REQUESTS, Job
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def warned(caplog):
+    """Return what finds our warnings since its last call that have these words."""
+
+    def warned(words, level=logging.WARNING):
+        ours = [r for r in caplog.records if r.name.startswith("scrapy_bloom")]
+        found = [r.getMessage() for r in ours if r.levelno == level and words in r.getMessage()]
+        caplog.clear()
+        return found
+
+    caplog.set_level(logging.INFO)
+    return warned
+
+
+@pytest.fixture(params=["memory", "kept job", "shared", "redis"])
+def storage(request):
+    """The settings of a crawl, for each place."""
+    return settings_at(request.param, request)
+
+
+# Settings of scrapy-redis
+
+
+@ensureDeferred
+async def test_settings_of_scrapy_redis_that_nobody_reads_are_named(storage, warned):
+    left = {"SCHEDULER_PERSIST": True, "SCHEDULER_FLUSH_ON_START": False}
+    with Pages(fan("a")) as pages:
+        await crawl(Follower, storage, url=pages.url + "/")
+        assert warned("has no effect") == []
+        await crawl(Follower, {**storage, **left}, url=pages.url + "/")
+    assert [text.split()[0] for text in warned("has no effect")] == [*left]
+
+
+@ensureDeferred
+async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named(storage, warned):
+    class RedisMixin:
+        __module__ = "scrapy_redis.spiders"
+
+    class Fed(Follower, RedisMixin):
+        pass
+
+    with Pages(fan("a")) as pages:
+        await crawl(Fed, storage, url=pages.url + "/")
+    said = warned("Fed is a spider of scrapy-redis, and shares only its start URLs")
+    assert len(said) == ("BLOOM_REDIS_URL" not in storage)
+
+
+# Schedulers
+
+
+@ensureDeferred
+async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, warned):
+    with Pages(fan("a")) as pages:
+        for settings, count in (
+            ({"SCHEDULER": SCRAPYS, "JOBDIR": str(job / "1")}, 1),
+            ({"SCHEDULER": SCRAPYS}, 0),
+            ({**KEPT, "JOBDIR": str(job / "2")}, 0),
+        ):
+            await crawl(Follower, settings, url=pages.url + "/")
+            said = warned("is not protected: after a kill it starts over")
+            assert len(said) == count
+            assert count == sum(text.startswith(f"SCHEDULER = {SCRAPYS!r}") for text in said)
+
+
+def test_the_addon_on_a_job_of_scrapys_own_warns_that_it_is_not_protected(job, warned, bloom):
+    lifo(job / "requests.queue" / "0")
+    (job / "requests.queue" / "active.json").write_text("[0]")
+    (job / "spider.state").touch()
+    get_crawler(settings_dict={"ADDONS": ADDONS, "JOBDIR": str(job)})
+    [said] = warned("and is not protected: after a kill it starts over. To move it")
+    assert "scrapy bloom copy" in said
+    code, _, [error] = bloom(f"info {job}")
+    assert code != 0
+    assert "holds a queue of Scrapy's own scheduler; scrapy_bloom.Addon is not enabled" in error
+
+
+@ensureDeferred
+async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(request, warned):
+    with Pages(fan("a")) as pages:
+        await crawl(Follower, settings_at("redis", request), url=pages.url + "/")
+    [said] = warned("deleted, because this was the last worker", logging.INFO)
+    assert "fetches all pages again" in said
+
+
+# Several spiders
+
+
+@ensureDeferred
+async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(request, warned):
+    class Another(Follower):
+        name = "another"
+
+    storage = settings_at("shared", request)
+    with Pages(fan("a")) as pages:
+        await crawl(Follower, storage, url=pages.url + "/")
+        with suppress(CloseSpider):  # Scrapy 2.13 hands it on
+            await crawl(Another, storage, url=pages.url + "/")
+    [said] = warned("spider 'follower', not 'another'", logging.ERROR)
+    assert "make the spiders one, with arguments; or set Scrapy's own SCHEDULER" in said
+    assert "delete" not in said
+
+
+def test_a_job_of_another_spider_is_refused_and_never_to_be_deleted(job):
+    kept_job(job)
+    with pytest.raises(StateError) as refused:
+        Job(job, identity_of("age"), REQUESTS)
+    assert 'custom_settings = {"JOBDIR": "job-age"}' in str(refused.value)
+    assert "delete" not in str(refused.value)
+
+
+def test_two_spiders_of_one_process_are_told_so(job):
+    first = open_job(job)
+    with pytest.raises(JobInUseError, match="another spider of this process is using this job"):
+        open_job(job)
+    first.close()
+
+
+# Nothing to fetch
+
+
+class Entry(Follower):
+    """Has an entry page that is filtered."""
+
+    name = "entry"
+
+    async def start(self):
+        for path in ("", "a"):
+            yield Request(self.url + path)
+
+
+@ensureDeferred
+async def test_a_run_whose_start_requests_are_all_seen_says_why_it_fetches_nothing(job, warned):
+    settings = {**KEPT, "JOBDIR": str(job), "BLOOM_WINDOW": "2d"}
+    with Pages(fan("a", "b")) as pages:
+        for url, count in (("/", 0), ("/", 1), ("/b?", 0)):
+            await crawl(Entry, settings, url=pages.url + url)
+            said = warned("start() yielded only pages that are seen (2 requests)")
+            assert len(said) == count
+            assert all("is seen for 2d (BLOOM_WINDOW) after" in text for text in said)
+
+
+@ensureDeferred
+async def test_a_run_that_finds_nothing_is_explained_once(storage, warned):
+    with Pages(fan("a")) as pages:
+        for kept in (False, "JOBDIR" in storage or storage.get("SCHEDULER") == KEPT["SCHEDULER"]):
+            await crawl(Entry, storage, url=pages.url + "/")
+            assert len(warned("othing ")) == (kept and storage.get("SCHEDULER") is not None)
+
+
+# Ctrl-C
+
+
+@ensureDeferred
+@pytest.mark.parametrize("place", ["kept job", "shared"])
+async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, caplog, place):
+    class Closing(Follower):
+        def parse(self, response):
+            if response.url.endswith("/a"):
+                close(self.crawler)
+            yield from super().parse(response)
+
+    said = "The spider is closing: finishing 1 page; Ctrl-C again is safe: they are fetched again."
+
+    def answer_when_it_is_said(*_):
+        until(lambda: said in caplog.text)
+        return []
+
+    with Pages(fan("a", b=answer_when_it_is_said)) as pages:
+        await crawl(Closing, settings_at(place, request), url=pages.url + "/")
+    assert warned("The spider is closing", logging.INFO) == [said]

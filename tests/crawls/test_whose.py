@@ -1,0 +1,139 @@
+"""Whose a crawl is: another class under the spider's name, and other arguments, are said."""
+
+import json
+import sys
+
+import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request, Spider
+from support.crawling import crawl, settings_at
+from support.sites import Pages, fan
+
+from scrapy_bloom.crawl import whose
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
+
+pytestmark = pytest.mark.server
+
+
+class Shop(Spider):
+    name = "shop"
+
+    def __init__(self, category="none", pages=3, **others):
+        super().__init__(**others)
+        self.category, self.pages, self.met, self.started = category, pages, 0, id(self)
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        pass
+
+
+class Other(Shop):
+    pass
+
+
+class Simple(Spider):
+    name = "simple"
+
+
+class Passing(Simple):
+    def __init__(self, *arguments, **others):
+        super().__init__(*arguments, **others)
+        self.met = 0
+
+
+class Deeper(Passing, Shop):
+    def __init__(self, color=None, **others):
+        super().__init__(**others)
+        self.color = color
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "noted"),
+    [
+        (Shop, {"category": "toys", "url": "x"}, {"category": "toys", "pages": 3}),
+        (Simple, {"url": "x", "_job": "7", "api_key": "s", "PASSWORD": "s"}, {"url": "x"}),
+        (Simple, {"many": ["a"], "text": "x" * 999}, {"text": "x" * 200}),
+        (Passing, {"url": "x"}, {}),
+        (Deeper, {"category": "toys"}, {"category": "toys", "pages": 3, "color": None}),
+    ],
+)
+def test_arguments_are_what_the_constructors_name_or_else_all(kind, given, noted):
+    writer = whose.writer_of(kind(**given))
+    assert writer == {"class": f"{__name__}.{kind.__name__}", "arguments": noted}
+    assert json.loads(json.dumps(writer)) == writer
+
+
+def test_a_spider_of_a_script_is_told_by_the_name_of_the_file(monkeypatch):
+    monkeypatch.setattr(Simple, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/shop.py", raising=False)
+    assert whose.writer_of(Simple())["class"] == "__main__.Simple in shop.py"
+
+
+@pytest.fixture(params=["kept job", "job", "shared"])
+def storage(request):
+    """The settings of a crawl, for each place that notes it."""
+    return settings_at(request.param, request)
+
+
+@ensureDeferred
+async def test_another_class_or_other_arguments_are_warned_of(storage, caplog):
+    def warnings():
+        found = [r.getMessage() for r in caplog.records if r.name == whose.__name__]
+        caplog.clear()
+        return found
+
+    with Pages(fan("a")) as pages:
+        url = pages.url + "/"
+        await crawl(Shop, storage, url=url, category="books")
+        await crawl(Shop, storage, url=url + "a", category="books")  # it names no URL
+        assert warnings() == []
+        await crawl(Shop, storage, url=url, category="toys")
+        [said] = warnings()
+        assert "written with category='books', this run has category='toys'" in said
+        assert ("%(spider)s:%(category)s:bloom'" in said) is ("BLOOM_REDIS_URL" in storage)
+        await crawl(Other, storage, url=url, category="toys")
+        said = warnings()[0]
+    assert f"written by {__name__}.Shop, this is {__name__}.Other." in said
+
+
+@ensureDeferred
+async def test_a_key_may_name_attributes_of_the_spider(server, request, caplog):
+    storage = settings_at("shared", request)
+    storage["BLOOM_REDIS_KEY"] = "%(project)s:%(spider)s:%(category)s:bloom"
+    with Pages(fan("a")) as pages:
+        for category in ("books", "toys"):
+            await crawl(Shop, storage, url=pages.url + "/", category=category)
+    assert pages.hits == {"/": 2}
+    worker = Worker(Server(server.url), 10)
+    for category in ("books", "toys"):
+        plan = Reader(worker, f"scrapybot:shop:{category}:bloom").existing().plan
+        assert json.loads(plan.writer)["arguments"]["category"] == category
+    worker.close()
+    for wrong, said in (
+        ("%(colour)s", "BLOOM_REDIS_KEY names %(colour)s: the spider has no such attribute"),
+        ("%(category)s", "braces must enclose"),
+    ):
+        await crawl(Shop, {**storage, "BLOOM_REDIS_KEY": wrong}, url=pages.url, category="{")
+        assert said in caplog.text
+
+
+def test_a_command_is_told_to_name_a_key_that_only_a_crawl_knows(bloom):
+    settings = {"BLOOM_REDIS_URL": "redis://localhost", "BLOOM_REDIS_KEY": "%(category)s:bloom"}
+    code, _, errors = bloom("info", **settings)
+    assert code != 0
+    assert "names %(category)s: only a crawl knows that. Name the key" in errors[0]
+
+
+@ensureDeferred
+async def test_info_shows_the_arguments(job, bloom):
+    with Pages(fan("a")) as pages:
+        settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(job)}
+        await crawl(Shop, settings, url=pages.url + "/", category="books")
+    assert any(
+        line.split() == ["arguments", "category='books',", "pages=3"]
+        for line in bloom(f"info {job}")[1]
+    )
