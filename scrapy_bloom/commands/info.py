@@ -31,11 +31,7 @@ def run(args: Namespace, project: Project) -> int:
 def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (label, value) rows."""
     yield "target", facts["target"]
-    if spider := facts.get("spider"):
-        project = facts.get("project")
-        yield "spider", f"{spider}, project {project}" if project else spider
-    if arguments := facts.get("writer", {}).get("arguments"):
-        yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
+    yield from _owner(facts)
     yield "pages seen", as_text(facts["items"])
     if "account" in facts:
         yield "account", str(Account(**facts["account"]))
@@ -64,6 +60,14 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "workers", as_text(facts["workers_alive"])
     lost = facts["expected_lost"]
     yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"
+
+
+def _owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if spider := facts.get("spider"):
+        project = facts.get("project")
+        yield "spider", f"{spider}, project {project}" if project else spider
+    if arguments := facts.get("writer", {}).get("arguments"):
+        yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
 
 
 def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
