@@ -267,6 +267,4 @@ async def test_pages_that_redirect_to_each_other_wait_for_each_other_only_once(p
     pages = {"/": ["/a", "/b"], "/a": "/one", "/b": "/two", "/one": "/two", "/two": "/one"}
     with Pages(pages) as site:
         await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
-    said = account()
-    assert said["waiting"] == 0
-    assert said["done"] + said["redirected"] == 3
+    assert account()["waiting"] == 0  # each was dropped as seen, or followed to Scrapy's limit

@@ -36,10 +36,10 @@ def storage(request):
 
 
 def undone(storage):
-    """Return how many requests of a crawl are not done."""
+    """Return how many requests of a crawl are neither done nor on the failed list."""
     if "BLOOM_REDIS_URL" in storage:
         with Redis.from_url(storage["BLOOM_REDIS_URL"]) as client:
-            return sum(left(Mock(client=lambda: client), storage["BLOOM_REDIS_KEY"]))
+            return sum(left(Mock(client=lambda: client), storage["BLOOM_REDIS_KEY"])[:2])
     with closing(sqlite3.connect(f"{storage['JOBDIR']}/bloom.sqlite")) as database:
         return database.execute("SELECT count(*) FROM requests").fetchone()[0]
 
