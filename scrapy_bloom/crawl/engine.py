@@ -570,7 +570,9 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         engine.pause()
         call_later(0.01, lambda: close_spider(crawler, reason))
     elif hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
-        deferred_from_coro(engine.close_spider_async(reason=reason))
+        closing = deferred_from_coro(engine.close_spider_async(reason=reason))
+        # An event loop that ends before cancels it, and nobody waits for it.
+        closing.addErrback(lambda failure: failure.trap(CancelledError))
     else:
         engine.close_spider(crawler.spider, reason)
 
