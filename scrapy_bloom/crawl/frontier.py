@@ -409,6 +409,11 @@ class Frontier:
         :raises DontCloseSpider: in that case.
         """
         backend, memory = self._backend, self._memory
+        rests = self._busy or len(memory) or len(backend)
+        if not (rests or backend.broken) and self._in_flight.let_go():
+            self._note_ended()
+            self._arm()
+            raise DontCloseSpider
         if backend.broken or (backend.over and not len(memory) and not self.pending()):
             return
         count, until = backend.resting()

@@ -184,6 +184,8 @@ class InFlight:
             if not held.waits_for:
                 continue  # it is done
             for parent in _stored(self._led_to(request)) - held.roots:
+                if held in self._waiting_for(parent):
+                    continue
                 parent.waits_for += 1
                 held.parents += (parent,)
                 held.roots |= {parent}
@@ -282,17 +284,19 @@ class InFlight:
 
     def _holds_up(self, visit: Visit, mark: bytes) -> bool:
         """Return whether the page of a mark is this one, or waits for it in the end."""
-        stack, looked_at = [visit], set[Visit]()
+        return any(each.mark == mark for each in self._waiting_for(visit))
+
+    def _waiting_for(self, visit: Visit) -> set[Visit]:
+        """Return a page with those that cannot be done before it."""
+        stack, found = [visit], set[Visit]()
         while stack:
             each = stack.pop()
-            if each.mark == mark:
-                return True
-            if each not in looked_at:
-                looked_at.add(each)
+            if each not in found:
+                found.add(each)
                 stack += each.parents
                 if each.mark is not None:
                     stack += self._targets.get(each.mark, self._anywhere.get(each.mark, ()))
-        return False
+        return found
 
     def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
         """Note that a redirect's target is stored, and what waits for it."""
@@ -304,14 +308,15 @@ class InFlight:
             self._let_go(self._anywhere.pop(next(iter(self._anywhere))))
 
     def let_go(self) -> bool:
-        """End what waits for targets of redirects that other workers have, when nothing is here.
+        """End what waits for targets of redirects, when nothing is in flight here any more.
 
-        How these end is not known here.
+        Others may have these targets: how they end is not known here.
 
         :returns: whether anything did.
         """
-        for mark in [*self._anywhere]:
-            self._let_go(self._anywhere.pop(mark, []))
+        for targets in (self._anywhere, self._targets):
+            for mark in [*targets]:
+                self._let_go(targets.pop(mark, []))
         return bool(self._done)
 
     def _let_go(self, waiting: list[Visit]) -> None:

@@ -121,6 +121,10 @@ class Reading:
         """
         body = pickle.dumps(fields, protocol=4)
         # This byte comes with each name, and in some texts.
+        if pickle.STACK_GLOBAL in body:
+            # The text of a link, which a CrawlSpider's rules note, is a class of lxml's.
+            plain = {name: _plain(value) for name, value in fields["meta"].items()}
+            body = pickle.dumps({**fields, "meta": plain}, protocol=4)
         if pickle.STACK_GLOBAL in body or "_class" in fields or extensions:
             self.fields(body)
         return body
@@ -131,6 +135,12 @@ class Reading:
         found = _look_up(module, name)
         if not (isinstance(found, type) and issubclass(found, Request)):
             raise _refusal(str(path))
+
+
+def _plain(value: Any) -> Any:
+    """Return a text of lxml's as Python's own."""
+    is_text = isinstance(value, str) and type(value).__module__ == "lxml.etree"
+    return str(value) if is_text else value
 
 
 class _NamedError(pickle.UnpicklingError):

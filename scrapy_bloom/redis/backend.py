@@ -71,7 +71,7 @@ class RedisBackend(Backend):
     def __init__(self, crawl: Crawl, queue: SharedQueue, reading: Reading) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
-        self._in_flight, self._identifier = crawl.in_flight, crawl.identifier
+        self._identifier = crawl.identifier
         self._queue, self._reading = queue, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         by_host = bool(
@@ -304,8 +304,6 @@ class RedisBackend(Backend):
         if answer.fetched_again:
             self._report.fetched_again(answer.fetched_again)
         idle = not (busy or held or self._has_more)
-        if idle and not self._queue.waiting and self._in_flight.let_go():
-            self._soon(0.0)
         self._over = idle and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
