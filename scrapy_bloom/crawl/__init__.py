@@ -1,11 +1,12 @@
 """One crawl: identifying its requests, tracking pages in flight, and access to its engine.
 
 ``frontier`` is its law: when a page is done. ``backend`` is the port to what keeps requests and
-marks. ``questions`` is what a request is, ``judge`` what is said about it (``at_once`` for another
-scheduler), and ``redirects`` deals with redirect chains; ``ledger`` orders pages behind what they
-have asked; ``recent`` remembers marks of this run;
-``in_flight`` tracks the pages in flight; ``later`` keeps what must wait, and ``pace`` is how a slot
-is spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
+marks. ``identity`` is what a request is, ``history`` what it has behind it, ``judge`` what is said
+about it (``at_once`` for another scheduler), and ``whose`` whose crawl it is; ``ledger`` orders
+pages behind what they have asked; ``recent`` remembers marks of this run; ``in_flight`` tracks the
+pages in flight, ``outcomes`` is how each ends, ``failed`` a request that has failed, and
+``account`` what has become of all; ``later`` keeps what must wait, and ``pace`` is how a slot is
+spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
 mends feeds that a kill has cut; ``engine`` has all that is private to Scrapy; ``report`` writes
 stats and log messages; ``serialize`` turns requests into bytes, and
 ``reading`` those that a stranger may have written into requests; ``other_schedulers`` covers what

@@ -21,7 +21,8 @@ class Account(NamedTuple):
         waiting: how many requests wait, or were taken by other workers.
         in_flight: how many this worker has taken.
         reasons: how many have failed for each reason.
-        statuses: how many of those that are done had a response that no callback got, by status.
+        statuses: how many of those that are done were not parsed: by the status of a response that
+            no callback got, or by why they failed, if such pages are not to be fetched again.
     """
 
     done: int
@@ -39,7 +40,7 @@ class Account(NamedTuple):
 
     def __str__(self) -> str:
         """Return it as a list of phrases."""
-        unparsed = f" ({_list(self.statuses)} without a callback)" if self.statuses else ""
+        unparsed = f" ({_list(self.statuses)} not parsed)" if self.statuses else ""
         reasons = f" ({_list(self.reasons)})" if self.reasons else ""
         return ", ".join(
             phrase

@@ -115,7 +115,7 @@ class Backend(ABC):
         """Let go of a request that is done.
 
         :param taken: None for a request that was only in memory: it counts all the same.
-        :param status: of the response if no callback got it, to be counted; empty otherwise.
+        :param status: why it was not parsed, to be counted: see :class:`~.account.Account`.
         """
 
     @abstractmethod

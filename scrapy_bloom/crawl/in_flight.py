@@ -213,7 +213,6 @@ class InFlight:
             self._undecided -= visit.may_deal
             self._end(visit)
         done, self._done = self._done, []
-        self._report.count_done(len(done))
         return done
 
     def release(self, visit: Visit) -> None:
@@ -395,7 +394,7 @@ class InFlight:
             return
         closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing):
-            self._fail(visit, Failure.of(error, place_of(failure, request)))
+            self._fail(visit, Failure.of(error, place_of(failure)))
             return
         self._undecided -= visit.may_deal
         del self._visits[request]

@@ -50,8 +50,8 @@ class Judge:
     come before its response are dropped as seen. If that page is then forgotten, so are the pages
     that redirected to it: they are marked although they were never parsed.
 
-    Judging never raises: if a check fails, the verdict is ``ERROR``, and the page is fetched,
-    perhaps twice, but never lost.
+    If a check fails, the verdict is ``ERROR``, and the page is fetched, perhaps twice, but never
+    lost.
 
     :param identifier: says what a request is.
     :param report: writes to stats and log.
@@ -72,7 +72,7 @@ class Judge:
         self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
 
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
-        """Return the verdict on a request, and mark it unless it is exempt.
+        """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
 
         :raises Unstorable: if it is new, and `ask` has raised that. A Deferred may fail with it.
         """

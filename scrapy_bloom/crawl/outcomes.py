@@ -27,6 +27,9 @@ APART: Final = 3600.0
 give up all its pages within a minute."""
 
 
+_NOT_OF_PROJECTS: Final = {"asyncio", "scrapy", "scrapy_bloom", "twisted"}
+
+
 class Ended(Enum):
     """How a request that has not failed ended: what it counts as."""
 
@@ -77,15 +80,12 @@ def failure_of(answer: Any, request: Request, statuses: Collection[int]) -> Fail
     return Failure.of(error)
 
 
-def place_of(error: Error, request: Request | None = None) -> str:
-    """Return the name of the callback or errback that raised an error, else of what did."""
-    codes: list[Any] = []
-    trace = getattr(error.value, "__traceback__", None)
+def place_of(error: Error) -> str:
+    """Return the name of the project's function that raised an error, or called what did."""
+    name, trace = "?", getattr(error.value, "__traceback__", None)
     while trace is not None:
-        codes.append(trace.tb_frame.f_code)
+        name, module = trace.tb_frame.f_code.co_name, trace.tb_frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in _NOT_OF_PROJECTS:
+            break
         trace = trace.tb_next
-    for function in () if request is None else (request.callback, request.errback):
-        code = getattr(function, "__code__", None)
-        if code is not None and code in codes:
-            return str(code.co_name)
-    return str(codes[-1].co_name) if codes else "?"
+    return name

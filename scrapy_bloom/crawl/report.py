@@ -79,7 +79,6 @@ class Report:
         self._total = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
-        self._done = 0
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
         self._kinds: set[str] = set()  # of failures that have a stat
@@ -120,10 +119,6 @@ class Report:
                 f" to seen pages. To have them fetched again by the next run, add the status of the"
                 f" redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
             )
-
-    def count_done(self, requests: int) -> None:
-        """Count requests that are done, with all that they led to."""
-        self._done += requests
 
     def flush(self) -> None:
         """Bring Scrapy's stats up to date."""
