@@ -56,7 +56,7 @@ settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark the tests that meet Redis, and those that start a server or crawl a site.
 
     `make test-servers` runs the first ones; `make check` leaves all of them out.
@@ -70,6 +70,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker("redis")
         if starts or {"site", "LocalSite", "Pages"} & here:
             item.add_marker("server")
+    if int(os.environ.get("KILLS", "1")) == 1:
+        kills = [item for item in items if item.get_closest_marker("kills")]
+        items[:] = [item for item in items if item not in kills]
+        config.hook.pytest_deselected(items=kills)
 
 
 @pytest.fixture

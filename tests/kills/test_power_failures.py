@@ -22,9 +22,10 @@ IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = [
     pytest.mark.server,
     pytest.mark.long,
+    pytest.mark.kills,
     pytest.mark.skipif(
-        KILLS == 1 or not (IS_ROOT and all(map(shutil.which, NEEDED))),
-        reason="`make kills` does this, as root, where there is mkfs.ext4",
+        not (IS_ROOT and all(map(shutil.which, NEEDED))),
+        reason="it needs root and mkfs.ext4",
     ),
 ]
 
