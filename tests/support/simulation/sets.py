@@ -108,6 +108,7 @@ CONTROLS = {
     "flushes without start()": {
         **_ALONE,
         "faults": {"flush": 1},
+        "calm": 4.0,  # a worker that comes after it has ended would run start()
         "patches": [(Starts, "run", lambda _: succeed(None))],
     },
     "requests that do not wait": {
