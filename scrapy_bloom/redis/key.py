@@ -25,14 +25,15 @@ from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, Counts, State, refusal
+from scrapy_bloom.redis.known import Known
 from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
 
-KNOWN: Final = 100_000
-"""Fingerprints that a worker remembers for each filter, about 120 bytes each."""
+KNOWN: Final = 1 << 19
+"""Most fingerprints that a worker remembers for each filter: 10 MB."""
 
 MOST_BYTES: Final = 1_000_000
 """Most bytes of requests in one call, to and fro, so that it completes in time over a slow link.
@@ -171,9 +172,9 @@ class SharedKey:
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
-        self.known: set[bytes] = set()
+        self.known = Known(known)
         self.epoch = ""
-        self._worker, self._key, self._most_known = worker, key, known
+        self._worker, self._key = worker, key
         self._lives = ("", "")
         self._answered = -1
         self.open()
@@ -335,8 +336,6 @@ class SharedKey:
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
-        if len(self.known) > self._most_known:
-            self.known.clear()
 
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
