@@ -48,6 +48,8 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         generations = counted(facts["generations"], "generation")
         yield "window", f"{write_span(facts['window'])}, in {generations}"
     yield "memory", write_size(facts["bytes"])
+    if to_free := facts.get("to_free"):
+        yield "to be freed", f"{write_size(to_free)}, by the next crawl"
     if "disk" in facts:
         yield "disk", write_size(facts["disk"])
         run, written = facts.get("last_run", ""), moment(facts["written"])

@@ -6,17 +6,20 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
+from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
-from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
@@ -79,6 +82,7 @@ class RedisTarget:
                 "project": state.plan.project,
                 **asdict(state.info()),
                 "forgotten": sum(row.again for row in state.slices),
+                "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
                 "workers_alive": alive,
                 "workers_silent": len(state.leases) - alive,
             }
@@ -170,8 +174,11 @@ class RedisTarget:
         :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
         with self.connected() as worker:
-            Reader(worker, self.key).existing()
-            if used := delete(worker, self.key):
+            reader = Reader(worker, self.key)
+            if reader.state() is None and not reader.to_free():
+                reader.existing()
+            watch = partial(progress, what="keys left to free", each=True)
+            if used := delete(worker, self.key, watch=watch):
                 name, left = used.popitem()
                 raise StateError(
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."

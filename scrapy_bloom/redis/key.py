@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, Counts, State, refusal
 from scrapy_bloom.redis.known import Known
 from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
@@ -301,21 +301,21 @@ class SharedKey:
         return answer
 
     def _send(self, call: Call) -> list[bytes]:
-        """Run the script for a call; add a slice if there must be one. Return what it answers."""
+        """Run the script for a call, once its marks have a slice with all its keys.
+
+        :returns: what it answers.
+        """
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        next_slice = ""
         self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
         call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
-                *("mark" if plain else "call", self._key),
-                *self._arguments(call, next_slice, plain=plain),
+                "mark" if plain else "call", self._key, *self._arguments(call, plain=plain)
             )
             if word != b"slices":
                 break
-            slices, kind = read_slices(parts[0]), parts[1].decode()
-            spec = self.plan.next(slices, due=kind == "due")
-            next_slice = f"{slices[-1].number + 1}:{kind}:{geometry(spec)}"
+            following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
+            growth.make_keys(self._worker, self._key, self.epoch, following)
         if word == b"broken":
             raise BackendError(
                 f"{self.place}: a call failed half-way"
@@ -337,14 +337,24 @@ class SharedKey:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
 
+    def prepare(self) -> None:
+        """Make the keys of the slice that the next marks go to, lest the first call waits for them.
+
+        :raises BackendError: if there was no answer, or if the server is full.
+        """
+        growth.make_keys(self._worker, self._key, self.epoch)
+
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
+
+        Then do what nobody should have to wait for, see :mod:`growth`.
 
         :raises BackendError: if there was no answer.
         """
         silent = time.monotonic() - self.renewed
         if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._worker.usable.is_set():
             self.beat()
+        growth.tend(self._worker, self._key, self._lives[0], self.plan)
 
     def beat(self, *, give_up: bool = False) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
@@ -405,7 +415,7 @@ class SharedKey:
         ids = b"".join(each.id for each in latest_first)
         self._worker.run("leave", self._key, *self._lives, ids)
 
-    def _arguments(self, call: Call, next_slice: str, *, plain: bool) -> list[object]:
+    def _arguments(self, call: Call, *, plain: bool) -> list[object]:
         marked = [
             (entry.fingerprint, entry.max_age)
             for entry in call.entries
@@ -417,7 +427,6 @@ class SharedKey:
             ops,
             b"".join([self.probe(fingerprint) for fingerprint, _ in marked]),
             " ".join(ages),
-            next_slice,
         )
         numbers = f"{self._number} {self._answered} {upkeep.LEASE}"
         if plain:
@@ -484,17 +493,26 @@ def ask(
 
 
 def delete(
-    worker: Worker, key: str, dead: Iterable[str] = (), *, note: bool = True
+    worker: Worker,
+    key: str,
+    dead: Iterable[str] = (),
+    *,
+    note: bool = True,
+    watch: Callable[[Iterator[int]], Iterable[int]] = iter,
 ) -> dict[str, float]:
-    """Delete what is under a key, unless workers have a lease.
+    """Delete what is under a key, unless workers have a lease; return once it is gone.
 
     Return these workers, with the seconds that each has left.
 
     :param dead: workers whose leases do not count.
     :param note: whether workers that still use it must end, and create nothing.
-    :raises BackendError: if there was no answer.
+    :param watch: is given the keys that are left, again and again.
+    :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
     """
     ignored = f" {' '.join(dead)} "
     _, *used = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    if not used:
+        for _ in watch(growth.free_keys(worker, key)):
+            pass
     names = (name.decode() for name in used[::2])
     return dict(zip(names, map(float, used[1::2]), strict=True))

@@ -66,6 +66,7 @@ class SharedQueue:
         self.offering = self.surprises = 0
         self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)
+        self.shared.prepare()
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self._taken: set[Taken] = set()

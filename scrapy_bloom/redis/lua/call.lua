@@ -13,7 +13,6 @@
 --               no probe. "x": forget
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
---   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
 --   done        ids of requests that are done
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: they are for those that have not tried
@@ -31,14 +30,14 @@
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
 --            list. Each request as in `taken`. NOW and how long in microseconds
---     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
+--     or  {"slices", slices, kind}  upkeep.lua must first make keys of a slice, see grow()
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
-local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 8, 16)
-local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
+local epoch, worker, numbers, ops, probes, max_ages = unpack(ARGV, 1, 6)
+local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 7, 15)
+local FIRST_QUEUED = 16  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
@@ -87,7 +86,7 @@ end
 if start_over_if_vanished(slices) then return {'gone'} end
 
 if #probes > 0 then
-  local kind = grow(epoch, next_slice)
+  local kind = grow(epoch)
   if kind then return {'slices', fields[3], kind} end
 end
 

@@ -53,8 +53,9 @@ if made then
   call('UNLINK', later, turns, frees, holds)
   call('PERSIST', header)
   call('HSET', header, 'well', string.format('%.3f %.3f %.3f 0', now, now, now), unpack(ARGV, FIRST_FIELD))
-  local first = call('HGET', header, 'first')
-  call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
+  local first = call('HGET', header, 'first') .. ':0'
+  call('HSET', header, 'slices', string.format('%s:%.6f:0:0', first, now))
+  await(first)
   count()
 end
 
