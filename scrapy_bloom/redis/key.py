@@ -129,8 +129,9 @@ class Answer(NamedTuple):
         verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         next_turn: seconds until more can be taken; infinite if nothing waits.
-        held: slots that are left alone, each until when, by ``time.monotonic()``: where hosts share
-            one slot, and for requests that are only in memory, nothing else says so.
+        held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
+            changed: where hosts share one slot, and for requests that are only in memory, nothing
+            else says so.
         void: whether there was a surprise instead: what was taken before is no longer ours.
         start_over: whether the server has lost something, too. What this worker has taken and not
             begun must be offered again, and ``start()`` must run again.
@@ -254,6 +255,7 @@ class SharedKey:
         name = name or new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
+        self._heard = 0.0  # the number of the last holds that it was told
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -281,6 +283,8 @@ class SharedKey:
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
         report, digits, held, self._slices, *values = self._send(call)
+        if held:
+            (self._heard,) = _SECONDS.unpack_from(held)
         numbers = report.split()
         counts = Counts(*map(int, numbers[:8]))
         now, next_turn, queued, failed = map(int, numbers[9:])
@@ -446,6 +450,7 @@ class SharedKey:
             *self._lives,
             " ".join([numbers, *map(str, more)]),
             *marks,
+            f"{self._heard:.0f}",
             *(b"".join(ids) for ids in (call.done, call.back, call.unreadable, call.unused)),
             b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
             b"".join(map(with_length, call.busy)),
@@ -460,7 +465,7 @@ class SharedKey:
 
 
 def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:
-    at, now = 0, time.monotonic()
+    at, now = _SECONDS.size, time.monotonic()
     while at < len(text):
         (length,) = _LENGTH.unpack_from(text, at)
         end = at + _LENGTH.size + length

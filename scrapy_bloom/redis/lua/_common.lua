@@ -21,6 +21,7 @@
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
 --   crowd            WORKERS HOSTS HELD at the last sweep: how many were alive, had requests, were left alone
+--   held             a number that grows whenever workers are to be told which slots are left alone
 --   deleted          the epoch that a user deleted last
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease; with the word "blocked" of one that gave

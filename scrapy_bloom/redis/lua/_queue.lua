@@ -75,6 +75,12 @@ local function drop_held(most)
   if #slots > 0 then call('ZREM', holds, unpack(slots)) end
 end
 
+-- Have all workers told again which slots are left alone.
+local function tell_holds()
+  local last = tonumber(call('HGET', header, 'held') or 0)
+  call('HSET', header, 'held', format_time(math.max(clock, last + 1)))
+end
+
 local function enqueue(member)
   call('ZADD', queue, '0', member)
   await_turn(slot_of(member))

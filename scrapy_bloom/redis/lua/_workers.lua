@@ -103,6 +103,7 @@ local function sweep(since, lease, most)
   if some_unread then fail_unread() end
   if queued + failed_now > 0 or some_unread then count() end
   drop_free(PORTION)
+  if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many
   drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
   return queued, failed_now

@@ -13,6 +13,7 @@
 --               no probe. "x": forget
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
+--   heard       the number that came with the last `held`; 0 if the worker has none
 --   done        ids of requests that are done
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: they are for those that have not tried
@@ -24,8 +25,9 @@
 --   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; slots that are
---            left alone, as in `holds`, at most 500; and what was taken.
+-- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless
+--            that has not changed since `heard`, a double, the number to be given there, and slots that are left alone,
+--            as in `holds`, at most 500; and what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
@@ -35,9 +37,9 @@
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, ops, probes, max_ages = unpack(ARGV, 1, 6)
-local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 7, 15)
-local FIRST_QUEUED = 16  -- where in ARGV the requests to queue begin
+local epoch, worker, numbers, ops, probes, max_ages, heard = unpack(ARGV, 1, 7)
+local done, back, unreadable, unused, paces, busy, waits, held, postponed = unpack(ARGV, 8, 16)
+local FIRST_QUEUED = 17  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
@@ -70,10 +72,13 @@ local function answer()
   local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
   report = format('%s %d %d %s %s %d %d %d %d', report, forgotten, call('ZCARD', later), fields[11] or '0 0 0',
     seconds_left(), clock, next_turn, queued, failed_now)
-  local left_alone = {}
-  local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
-  for i = 1, #rows, 2 do
-    left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
+  local left_alone, told = {}, call('HGET', header, 'held') or '0'
+  if told ~= heard then
+    left_alone[1] = struct.pack('>d', told)
+    local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
+    for i = 1, #rows, 2 do
+      left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
+    end
   end
   return {'ok', report, digits, table.concat(left_alone), text, unpack(handed_out or read_handed_out())}
 end
@@ -160,16 +165,20 @@ end
 
 -- Leave slots alone for a time.
 local function set_holds()
-  local at, many = 1, 0
+  local at, many, longer = 1, 0, false
   while at <= #held do
     local slot, seconds
     slot, seconds, at = struct.unpack('>Hc0d', held, at)
     some_held, many = true, many + 1
     local ends = clock + seconds * SECOND
-    if ends > hold_of(slot) then call('ZADD', holds, format_time(ends), slot) end
+    if ends > hold_of(slot) then
+      call('ZADD', holds, format_time(ends), slot)
+      longer = true
+    end
     local turn, key = turn_of(slot)
     if turn then set_turn(key, slot, turn) end
   end
+  if longer then tell_holds() end
   if many > 0 then drop_held(math.min(2 * many, PORTION)) end
 end
 
