@@ -128,26 +128,22 @@ def test_while_its_slot_moves_a_crawl_waits():
         assert worker.queue.surprises == 0
 
 
-def test_a_script_that_runs_during_a_move_loses_pages():
-    """One does if its second key is there. It ends half-way, at a key that is not on its node."""
+def test_a_script_runs_during_a_move_if_its_second_key_is_there():
+    """Then it ends half-way, at a key that is not on its node: so that key is never there."""
     key = key_on_third()
     with LocalCluster() as cluster, Crawler(cluster.url, key, timeout=2.0) as worker:
         client, base = cluster.nodes[2].client(), beginning(key)
         worker.offer("later", wait=3600)
         worker.offer(*range(10))
         worker.say(1)
+        assert not client.exists(base)
         client.hset(f"{base}failed", "id", "")
         client.set(base, "")
-        move = Move(cluster, key)
+        Move(cluster, key)
         worker.offer("lost")
         worker.queue.next_call.holds[b"host"] = time.monotonic() + 1
         with pytest.raises(BackendError, match="non local key"):
             worker.exchange()
-        for name in move.names():
-            move.move(name)
-        move.end()
-        assert worker.say() == ["lost"]
-        assert "lost" not in worker.drain()
 
 
 def key_on_third():
