@@ -16,6 +16,7 @@ from scrapy_bloom.commands.requests import WaitingRequest, readable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
+from scrapy_bloom.redis import growth
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
@@ -158,7 +159,7 @@ class RedisTarget:
         return RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
 
     def check_free(self, worker: Worker) -> None:
-        """Check that the key is free; delete what an interrupted copy left.
+        """Check that the key is free; delete what an interrupted copy or deletion left.
 
         :raises StateError: if it is not.
         """
@@ -167,6 +168,8 @@ class RedisTarget:
             worker.client.ttl(self.key) <= 0 or delete(worker, self.key, note=False)
         ):
             raise occupied(self.name)
+        for _ in growth.free_keys(worker, self.key):  # left by a deletion that was interrupted
+            pass
 
     def delete(self) -> None:
         """Delete marks and requests.

@@ -33,7 +33,7 @@ if not found or found ~= epoch then return {'ok', 0, to_free, '', ''} end
 local slices = read_slices(text, epoch)
 local newest, window = slices[#slices], tonumber(seconds)
 local coming, made = read_coming(epoch)
-local told = coming and coming.number > newest.number
+local told = coming and coming.number == newest.number + 1
 if following ~= '' and not told and following:match(':(%d+)$') == format('%d', newest.number + 1) then
   await(following)
   coming, made = read_coming(epoch)
@@ -44,7 +44,8 @@ if not told then
   local due = window > 0 and math.min(now, newest.since) + SOON * window / 8 <= now
   kind = due and newest.items > 0 and 'due' or newest.items >= SOON * newest.capacity and 'full' or ''
 end
-if not coming or coming.number < newest.number or made >= coming.keys then return {'ok', 0, to_free, text, kind} end
+local lacks = coming and (told or coming.number == newest.number) and made < coming.keys
+if not lacks then return {'ok', 0, to_free, text, kind} end
 local key = segment_of(coming, made)
 call('BITFIELD', key.key, 'SET', 'u1', key.last, '1')
 call('HSET', header, 'coming', format('%s:%d:%d', coming.geometry, coming.number, made + 1))
