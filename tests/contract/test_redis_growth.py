@@ -232,6 +232,8 @@ class Growing:
             getattr(self, name)()
             live, others = named(self.client, self.key)
             assert bits(self.client, self.key) <= live | others, name
+            changes = {change for shared in self.workers for _, change in shared.worker.changes}
+            assert changes <= {-3, -2, -1, 0, 1}, name
             for row in read_slices(self.client.hget(self.key, "slices") or b""):
                 assert row.items <= row.capacity + BATCH
         self.mark()
