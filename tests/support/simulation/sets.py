@@ -108,6 +108,7 @@ CONTROLS = {
     "flushes without start()": {
         **_ALONE,
         "faults": {"flush": 1},
+        "calm": 10.0,  # seconds: later it would have ended, and the next worker runs start()
         "patches": [(Starts, "run", lambda _: succeed(None))],
     },
     "requests that do not wait": {
