@@ -473,7 +473,8 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
         await running
     other.close()
     assert crawling.stats.get_value("finish_reason") == "finished"
-    assert pages.hits == {"/": 1, "/a": 1}
+    assert pages.hits["/"] == 1
+    assert 1 <= pages.hits["/a"] <= 2  # twice if its turn came before the worker knew
     assert "this worker missed its lease of 0.5 s" in caplog.text
 
 
