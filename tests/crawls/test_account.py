@@ -378,3 +378,34 @@ async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allow
     with Pages(fan(again="/again")) as site:
         await crawl(Linking, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
     assert account() == {"done": 1, "failed": 1, "waiting": 0, "too many redirects": 1}
+
+
+class Twofold(Parsing):
+    """Has two callbacks for its first page, and none if it begins with `nothing`."""
+
+    nothing = False
+
+    async def start(self):
+        if not self.nothing:
+            yield Request(self.url, dont_filter=True)
+            yield Request(self.url, self.other, dont_filter=True)
+
+    def other(self, response):
+        self.parsed.append(response.url)
+
+
+@pytest.mark.parametrize("nothing", [False, True])
+@at("kept job", "shared")
+@ensureDeferred
+async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
+    place, account, nothing
+):
+    down = True
+    with Pages({"/": lambda *_: 503 if down else []}) as site:
+        await crawl(Twofold, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
+        account()
+        down = False
+        crawler = await crawl(Twofold, place, url=site.url + "/", nothing=nothing)
+        assert account()["waiting"] == 0
+    assert len(crawler.spider.parsed) == 2
+    assert site.hits["/"] == 4
