@@ -175,18 +175,19 @@ class InFlight:
         for visit in self._led_to(request):
             visit.waits_for += 1
 
-    def note_duplicate(self, request: Request, mark: bytes, origin: Visit | None) -> None:
+    def note_duplicate(self, request: Request, mark: bytes, origin: Visit | None = None) -> None:
         """Record that a request was dropped as a duplicate.
 
         If the page it duplicates is only held in memory, the pages that led here must wait for it
         as well: only the stored ones, since a held page waits for nothing but what it has yielded.
-        If a redirect led to the page and it is not done, the pages that led here wait, too, and
-        fail with it: its mark is forgotten then, and only they can yield it again.
+        If a redirect led to the page and it is in flight, the pages that led here wait, too, and
+        fail with it: its mark is forgotten then, and only they can yield it again. What waits for
+        a redirect to it waits even while it is stored only.
 
         :param origin: the page that it came from, if :meth:`origin_of` has said so.
         """
         waiting = self._targets.get(mark, self._anywhere.get(mark))
-        if waiting is not None:
+        if waiting is not None and (ORIGINAL in request.meta or self._has(mark)):
             for page in self._led_to(request) if origin is None else (origin,):
                 self._await_target(page, mark, waiting)
         for held in self.kept_marks.get(mark, ()):
@@ -312,9 +313,13 @@ class InFlight:
                     stack += self._targets.get(each.mark, self._anywhere.get(each.mark, ()))
         return found
 
+    def _has(self, mark: bytes) -> bool:
+        """Return whether a request in flight stands for a page by now."""
+        return any(visit.mark == mark for visit in self._visits.values())
+
     def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
         """Note that a redirect's target is stored, and what waits for it."""
-        if not self.shared or any(visit.mark == mark for visit in self._visits.values()):
+        if not self.shared or self._has(mark):
             self._targets.setdefault(mark, []).extend(waiting)
             return
         self._anywhere.setdefault(mark, []).extend(waiting)
