@@ -45,6 +45,7 @@ SECTIONS = {
         ("workers", "delay", "name", "cpu_ratio", "server_ratio", "wall_ratio", "trips"),
     ),
     "saturation": ("saturation", ("hosts", "server", "most")),
+    "growth": ("growth", ("name", "pages", "call", "create", "grow", "delete")),
     "core": ("core", ("name", "cpu", "bytes_per_item", "wrong_of")),
 }
 """What docs/benchmarks.md shows of a part: one of its tables, and these columns of it."""

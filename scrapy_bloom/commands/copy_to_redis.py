@@ -201,7 +201,9 @@ def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) ->
         if count:
             names.append(f"{start}again")
         rows.append(f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.items}:{count}")
-    client.hset(header, "slices", " ".join(rows))
+    # Keys without bits are not here: the first worker makes them.
+    coming = f"{geometry(row)}:{row.number}:0"
+    client.hset(header, mapping={"slices": " ".join(rows), "coming": coming})
     return names
 
 

@@ -48,9 +48,8 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["window"]:
         generations = counted(facts["generations"], "generation")
         yield "window", f"{write_span(facts['window'])}, in {generations}"
-    yield "memory", write_size(facts["bytes"])
+    yield from _sizes(facts)
     if "disk" in facts:
-        yield "disk", write_size(facts["disk"])
         run, written = facts.get("last_run", ""), moment(facts["written"])
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
@@ -68,6 +67,14 @@ def _owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "spider", f"{spider}, project {project}" if project else spider
     if arguments := facts.get("writer", {}).get("arguments"):
         yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
+
+
+def _sizes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "memory", write_size(facts["bytes"])
+    if to_free := facts.get("to_free"):
+        yield "to be freed", f"{write_size(to_free)}, by the next crawl"
+    if "disk" in facts:
+        yield "disk", write_size(facts["disk"])
 
 
 def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

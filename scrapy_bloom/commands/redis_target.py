@@ -11,18 +11,21 @@ from functools import partial
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
+from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
+from scrapy_bloom.redis import growth
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
-from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.worker import Worker
@@ -85,6 +88,7 @@ class RedisTarget:
                 "project": state.plan.project,
                 **asdict(state.info()),
                 "forgotten": sum(row.again for row in state.slices),
+                "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
                 "workers_alive": alive,
                 "workers_silent": len(state.leases) - alive,
             }
@@ -195,7 +199,7 @@ class RedisTarget:
         return RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
 
     def check_free(self, worker: Worker) -> None:
-        """Check that the key is free; delete what an interrupted copy left.
+        """Check that the key is free; delete what an interrupted copy or deletion left.
 
         :raises StateError: if it is not.
         """
@@ -204,6 +208,8 @@ class RedisTarget:
             worker.client.ttl(self.key) <= 0 or delete(worker, self.key, note=False)
         ):
             raise occupied(self.name)
+        for _ in growth.free_keys(worker, self.key):  # left by a deletion that was interrupted
+            pass
 
     def delete(self) -> None:
         """Delete marks and requests.
@@ -211,8 +217,11 @@ class RedisTarget:
         :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
         with self.connected() as worker:
-            Reader(worker, self.key).existing()
-            if used := delete(worker, self.key):
+            reader = Reader(worker, self.key)
+            if reader.state() is None and not reader.to_free():
+                reader.existing()
+            watch = partial(progress, what="keys left to free", each=True)
+            if used := delete(worker, self.key, watch=watch):
                 name, left = used.popitem()
                 raise StateError(
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."

@@ -62,6 +62,9 @@ class Watcher(Protocol):
     def reached(self, request: Request) -> None:
         """Note that the response of a request reaches its callback."""
 
+    def unreached(self, error: Failure, request: Request) -> None:
+        """Note that an errback is due: for a failed download, or an error in between."""
+
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""
 
@@ -247,7 +250,9 @@ class Engine:
             return Deferred.fromCoroutine(watched()) if is_old else watched()
 
         def watched_call(result: Any, request: Request) -> Any:
-            if not isinstance(result, Failure):
+            if isinstance(result, Failure):
+                watcher.unreached(result, request)
+            else:
                 watcher.reached(request)
             return call(result, request)
 

@@ -242,6 +242,7 @@ class Frontier:
         question = self._ledger.ask()
         if origin is not None:
             self._in_flight.await_verdict(origin)
+            self._await_original(request, origin)  # it may end before the verdict is known
         verdict = await answer
         if verdict is SEEN:
             self._note_duplicate(request, origin)
@@ -271,14 +272,18 @@ class Frontier:
         self._inc("scheduler/enqueued/memory")
 
     def _note_duplicate(self, duplicate: Request, origin: Visit | None) -> None:
-        """Record where a duplicate came from: its page may have to wait for what it duplicates."""
+        """Record where a duplicate came from."""
         if origin is not None and ORIGINAL in duplicate.meta:
             self._in_flight.note_redirected(origin, duplicate)
             self._report.redirected(duplicate)
-        if self._in_flight.kept_marks:
+        self._await_original(duplicate, origin)
+
+    def _await_original(self, duplicate: Request, origin: Visit | None) -> None:
+        """Let the page that yielded a duplicate wait for what it duplicates, if it must."""
+        if self._in_flight.kept_marks or self._in_flight.awaits_targets:
             with suppress(Exception):  # it could be identified a moment ago
                 page, _ = self._judge.identifier.identify(duplicate)
-                self._in_flight.note_duplicate(duplicate, page)
+                self._in_flight.note_duplicate(duplicate, page, origin)
 
     # Pages that are done
 
@@ -328,6 +333,8 @@ class Frontier:
             self._report.failed(failure.kind)
         self._in_flight.release(visit)
         if visit.marks:
+            if failure is not None and self._retries:  # nothing stores it, so it was never seen
+                self._backend.forget_many(visit.marks)
             self._backend.withhold(visit.marks, is_over=True)
 
     # Exchanges

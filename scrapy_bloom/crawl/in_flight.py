@@ -14,7 +14,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy.exceptions import CloseSpider
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
@@ -107,6 +107,7 @@ class InFlight:
         self.shared = False
         self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
         self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
+        self._asked = 0  # verdicts that pages await
         self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
         engine.watch(self)
@@ -174,12 +175,21 @@ class InFlight:
         for visit in self._led_to(request):
             visit.waits_for += 1
 
-    def note_duplicate(self, request: Request, mark: bytes) -> None:
+    def note_duplicate(self, request: Request, mark: bytes, origin: Visit | None = None) -> None:
         """Record that a request was dropped as a duplicate.
 
         If the page it duplicates is only held in memory, the pages that led here must wait for it
         as well: only the stored ones, since a held page waits for nothing but what it has yielded.
+        If a redirect led to the page and it is in flight, the pages that led here wait, too, and
+        fail with it: its mark is forgotten then, and only they can yield it again. What waits for
+        a redirect to it waits even while it is stored only.
+
+        :param origin: the page that it came from, if :meth:`origin_of` has said so.
         """
+        waiting = self._targets.get(mark, self._anywhere.get(mark))
+        if waiting is not None and (ORIGINAL in request.meta or self._has(mark)):
+            for page in self._led_to(request) if origin is None else (origin,):
+                self._await_target(page, mark, waiting)
         for held in self.kept_marks.get(mark, ()):
             if not held.waits_for:
                 continue  # it is done
@@ -240,7 +250,7 @@ class InFlight:
 
     def origin_of(self, request: Request) -> Visit | None:
         """Return the page that a request came from, if its fate depends on that request."""
-        if not self._undecided and ORIGINAL not in request.meta:
+        if not (self._undecided or self.awaits_targets or ORIGINAL in request.meta):
             return None
         by = self._engine.yielded_by(request)
         return None if by is None else self._visits.get(by)
@@ -248,9 +258,11 @@ class InFlight:
     def await_verdict(self, origin: Visit) -> None:
         """Record that a page ends only once it is known what came from it: see :meth:`decided`."""
         origin.waits_for += 1
+        self._asked += 1
 
     def decided(self, origin: Visit) -> None:
         """Record that it is known what came from a page."""
+        self._asked -= 1
         self._end(origin)
 
     def note_stored(self, origin: Visit, request: Request) -> None:
@@ -264,11 +276,7 @@ class InFlight:
             self._expect(origin.next_mark, [])
 
     def note_redirected(self, origin: Visit, request: Request) -> None:
-        """Record that a redirect of a page was dropped as seen.
-
-        While the page that it leads to is in flight for another one, this page waits, and fails
-        with it.
-        """
+        """Record that a redirect of a page was dropped as seen. See :meth:`note_duplicate`."""
         if origin.ended is Ended.DONE:
             origin.ended = Ended.REDIRECTED
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
@@ -276,10 +284,18 @@ class InFlight:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
         with suppress(Exception):  # it could be identified a moment ago
             mark, _ = self._identifier.identify(request)
-            waiting = self._targets.get(mark, self._anywhere.get(mark))
-            if waiting is not None and origin.waits_for and not self._holds_up(origin, mark):
-                origin.waits_for += 1
-                waiting.append(origin)
+            if mark == origin.mark:  # more often than its history is long
+                self._fail(origin, Failure("too many redirects", request.url[:MOST_MESSAGE]))
+
+    @property
+    def awaits_targets(self) -> bool:
+        """Whether there are targets of redirects that are not done, or may be."""
+        return bool(self._asked or self._targets or self._anywhere)
+
+    def _await_target(self, page: Visit, mark: bytes, waiting: list[Visit]) -> None:
+        if page.waits_for and not self._holds_up(page, mark):
+            page.waits_for += 1
+            waiting.append(page)
 
     def _holds_up(self, visit: Visit, mark: bytes) -> bool:
         """Return whether the page of a mark is this one, or waits for it in the end."""
@@ -297,9 +313,13 @@ class InFlight:
                     stack += self._targets.get(each.mark, self._anywhere.get(each.mark, ()))
         return found
 
+    def _has(self, mark: bytes) -> bool:
+        """Return whether a request in flight stands for a page by now."""
+        return any(visit.mark == mark for visit in self._visits.values())
+
     def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
         """Note that a redirect's target is stored, and what waits for it."""
-        if not self.shared or any(visit.mark == mark for visit in self._visits.values()):
+        if not self.shared or self._has(mark):
             self._targets.setdefault(mark, []).extend(waiting)
             return
         self._anywhere.setdefault(mark, []).extend(waiting)
@@ -367,6 +387,19 @@ class InFlight:
         if visit is not None:
             visit.status = 0
             self._deal_with(visit)
+
+    def unreached(self, error: Error, request: Request) -> None:
+        """Note that the response of a request does not reach its callback, due to an error."""
+        visit = self._visits.get(request)
+        if visit is None or not visit.status or visit.failure:  # no response, or it counts already
+            return
+        if isinstance(error.value, IgnoreRequest):
+            return
+        if self._engine.closing:
+            del self._visits[request]  # it stays stored
+            return
+        visit.failure, visit.may_deal = Failure.of(error.value, place_of(error)), True
+        self._undecided += 1
 
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""

@@ -40,7 +40,9 @@ class FailedList:
         self._gone: dict[int, None] = {}
         self._after = -1  # ids up to this one were put back, or cannot be read
         starts = "SELECT start, id FROM failed WHERE start IS NOT NULL AND run < ? AND tries < ?"
-        self._starts: dict[bytes, int] = dict(database.execute(starts, (run, MOST_TRIES)))
+        self._starts: dict[bytes, list[int]] = {}  # one page may have several callbacks
+        for mark, id_ in database.execute(starts, (run, MOST_TRIES)):
+            self._starts.setdefault(mark, []).append(id_)
 
     def __len__(self) -> int:
         """Return how many requests are on it."""
@@ -92,7 +94,9 @@ class FailedList:
         return failed
 
     def _pop_start(self, mark: bytes) -> tuple[int, Failed | None]:
-        id_ = self._starts.pop(mark)
+        id_ = self._starts[mark].pop(0)
+        if not self._starts[mark]:
+            del self._starts[mark]
         self.left -= 1
         asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"  # noqa: S608
         return id_, _read(self._database.execute(asked, (id_,)).fetchone())

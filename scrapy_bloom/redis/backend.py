@@ -400,6 +400,8 @@ class RedisBackend(Backend):
 
     @property
     def next_start(self) -> float:
+        if not self._queue.has_lease:  # until a call has renewed it nothing is sent
+            return max(self._turns.next_start, time.monotonic() + upkeep.RETRY)
         return self._turns.next_start
 
     def resting(self) -> tuple[int, float]:

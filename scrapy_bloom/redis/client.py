@@ -86,6 +86,7 @@ _PARTS: Final = {
     "ask": ("_bits",),
     "call": (*_REQUESTS, "_bits", "_marks"),
     "mark": ("_bits", "_marks"),
+    "upkeep": ("_bits",),
 }
 """What is prepended to scripts; to the others those about requests. A part that is not needed takes
 the server time: each function in it is made anew for each call."""
@@ -108,7 +109,7 @@ def script(name: str) -> str:
     function around it than one of the same function.
     """
     folder = files(__package__) / "lua"
-    parts = ("_common", "_losses", *_PARTS.get(name, _REQUESTS), name)
+    parts = ("_common", "_growth", "_losses", *_PARTS.get(name, _REQUESTS), name)
     texts = [(folder / f"{part}.lua").read_text("utf-8") for part in parts]
     return _FIRST + "return (function()\n".join(texts) + "end)()\n" * (len(texts) - 1)
 

@@ -85,10 +85,11 @@ class RedisFilter:
         self.worker = Worker(server, timeout)
         try:
             self.shared = SharedKey(self.worker, key, plan, known=known)
+            self.shared.prepare()
         except BaseException:
             self.worker.close()
             raise
-        self.worker.start_heartbeats(self.shared.beat)
+        self.worker.start_heartbeats(self.shared.keep_alive)
 
     @classmethod
     def from_url(
@@ -270,6 +271,7 @@ class RedisFilter:
         deleted = self.delete()
         self.shared.epoch = ""  # it has deleted or left what it had
         self.shared.open()
+        self.shared.prepare()
         return deleted
 
     def delete(self) -> bool:
@@ -316,7 +318,7 @@ class RedisFilter:
         if os.getpid() != self._pid:
             self._pid = os.getpid()
             self.shared.rename()
-            self.worker.start_heartbeats(self.shared.beat)
+            self.worker.start_heartbeats(self.shared.keep_alive)
 
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}

@@ -26,16 +26,17 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
-from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, Counts, State, refusal
+from scrapy_bloom.redis.known import Known
 from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
 
-KNOWN: Final = 100_000
-"""Fingerprints that a worker remembers for each filter, about 120 bytes each."""
+KNOWN: Final = 1 << 19
+"""Most fingerprints that a worker remembers for each filter: 10 MB."""
 
 MOST_BYTES: Final = 1_000_000
 """Most bytes of requests in one call, to and fro, so that it completes in time over a slow link.
@@ -186,8 +187,9 @@ class Answer(NamedTuple):
         verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         next_turn: seconds until more can be taken; infinite if nothing waits.
-        held: slots that are left alone, each until when, by ``time.monotonic()``: where hosts share
-            one slot, and for requests that are only in memory, nothing else says so.
+        held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
+            changed: where hosts share one slot, and for requests that are only in memory, nothing
+            else says so.
         void: whether there was a surprise instead: what was taken before is no longer ours.
         fetched_again: how many failed requests of earlier runs this run has put back, with the
             last of them.
@@ -233,9 +235,9 @@ class SharedKey:
 
     def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
-        self.known: set[bytes] = set()
+        self.known = Known(known)
         self.epoch, self.comes = "", False
-        self._worker, self._key, self._most_known = worker, key, known
+        self._worker, self._key = worker, key
         self._lives = ("", "")
         self._answered = -1
         self.open()
@@ -318,6 +320,7 @@ class SharedKey:
         name = name or new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
+        self._heard = 0.0  # the number of the last holds that it was told
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -345,6 +348,8 @@ class SharedKey:
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
         report, digits, held, self._slices, *values = self._send(call)
+        if held:
+            (self._heard,) = _SECONDS.unpack_from(held)
         numbers = report.split()
         now, next_turn, queued, failed, *ended, fetched_again = map(int, numbers[9:])
         counts = Counts(*map(int, numbers[:8]), *ended)
@@ -366,21 +371,21 @@ class SharedKey:
         return answer
 
     def _send(self, call: Call) -> list[bytes]:
-        """Run the script for a call; add a slice if there must be one. Return what it answers."""
+        """Run the script for a call, once its marks have a slice with all its keys.
+
+        :returns: what it answers.
+        """
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        next_slice = ""
         self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
         call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
-                *("mark" if plain else "call", self._key),
-                *self._arguments(call, next_slice, plain=plain),
+                "mark" if plain else "call", self._key, *self._arguments(call, plain=plain)
             )
             if word != b"slices":
                 break
-            slices, kind = read_slices(parts[0]), parts[1].decode()
-            spec = self.plan.next(slices, due=kind == "due")
-            next_slice = f"{slices[-1].number + 1}:{kind}:{geometry(spec)}"
+            following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
+            growth.make_keys(self._worker, self._key, self.epoch, following)
         if word == b"broken":
             raise BackendError(
                 f"{self.place}: a call failed half-way"
@@ -401,17 +406,25 @@ class SharedKey:
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
-        if len(self.known) > self._most_known:
-            self.known.clear()
+
+    def prepare(self) -> None:
+        """Make the keys of the slice that the next marks go to, lest the first call waits for them.
+
+        :raises BackendError: if there was no answer, or if the server is full.
+        """
+        growth.make_keys(self._worker, self._key, self.epoch)
 
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
+
+        Then do what nobody should have to wait for, see :mod:`growth`.
 
         :raises BackendError: if there was no answer.
         """
         silent = time.monotonic() - self.renewed
         if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._worker.usable.is_set():
             self.beat()
+        growth.tend(self._worker, self._key, self._lives[0], self.plan)
 
     def beat(self, *, give_up: bool = False) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
@@ -484,7 +497,7 @@ class SharedKey:
         )
         return Account(done, redirected, failed, waiting + others, 0, reasons, statuses)
 
-    def _arguments(self, call: Call, next_slice: str, *, plain: bool) -> list[object]:
+    def _arguments(self, call: Call, *, plain: bool) -> list[object]:
         marked = [
             (entry.fingerprint, entry.max_age)
             for entry in call.entries
@@ -496,7 +509,6 @@ class SharedKey:
             ops,
             b"".join([self.probe(fingerprint) for fingerprint, _ in marked]),
             " ".join(ages),
-            next_slice,
         )
         numbers = f"{self._number} {self._answered} {upkeep.LEASE}"
         if plain:
@@ -516,6 +528,7 @@ class SharedKey:
             *self._lives,
             " ".join([numbers, *map(str, more)]),
             *marks,
+            f"{self._heard:.0f}",
             b"".join(_group(ending, ids) for ending, ids in call.ended.items()),
             b"".join(lost.packed() for lost in call.lost),
             b"".join(self.probe(mark) for lost in call.lost for mark in lost.way),
@@ -554,7 +567,7 @@ def _group(ending: Ending, ids: list[bytes]) -> bytes:
 
 
 def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:
-    at, now = 0, time.monotonic()
+    at, now = _SECONDS.size, time.monotonic()
     while at < len(text):
         (length,) = _LENGTH.unpack_from(text, at)
         end = at + _LENGTH.size + length
@@ -587,17 +600,26 @@ def ask(
 
 
 def delete(
-    worker: Worker, key: str, dead: Iterable[str] = (), *, note: bool = True
+    worker: Worker,
+    key: str,
+    dead: Iterable[str] = (),
+    *,
+    note: bool = True,
+    watch: Callable[[Iterator[int]], Iterable[int]] = iter,
 ) -> dict[str, float]:
-    """Delete what is under a key, unless workers have a lease.
+    """Delete what is under a key, unless workers have a lease; return once it is gone.
 
     Return these workers, with the seconds that each has left.
 
     :param dead: workers whose leases do not count.
     :param note: whether workers that still use it must end, and create nothing.
-    :raises BackendError: if there was no answer.
+    :param watch: is given the keys that are left, again and again.
+    :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
     """
     ignored = f" {' '.join(dead)} "
     _, *used = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    if not used:
+        for _ in watch(growth.free_keys(worker, key)):
+            pass
     names = (name.decode() for name in used[::2])
     return dict(zip(names, map(float, used[1::2]), strict=True))

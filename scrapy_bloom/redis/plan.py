@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import ceil, expm1
+from math import ceil
 from typing import Final, NamedTuple
 
 from scrapy_bloom.errors import StateError
@@ -166,17 +166,11 @@ class Plan:
             [(slice_.spec, slice_.items) for slice_ in slices],
             capacity=self.capacity,
             error_rate=self.error_rate,
-            memory=sum(map(_memory, slices)),
+            memory=sum(slice_.blocks for slice_ in slices) * BLOCK_BYTES,
             forgotten=sum(slice_.again for slice_ in slices),
             window=self.window or None,
             dates=[slice_.since for slice_ in slices],
         )
-
-
-def _memory(slice_: SliceRow) -> int:
-    """Return roughly how many bytes of memory a slice takes."""
-    touched = -expm1(-slice_.items / slice_.keys)
-    return round(touched * slice_.blocks * BLOCK_BYTES)
 
 
 def geometry(spec: SliceRow) -> str:

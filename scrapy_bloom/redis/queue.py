@@ -77,6 +77,7 @@ class SharedQueue:
         self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)
         self.shared.comes = True
+        self.shared.prepare()
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self._taken: set[Taken] = set()

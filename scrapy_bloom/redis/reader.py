@@ -77,6 +77,12 @@ class Reader:
         """
         if (state := self.state()) is not None:
             return state
+        if keys := self.to_free():
+            raise StateError(
+                f"{self._place}: found a filter that was deleted, but not to its end:"
+                f" {keys:,} keys are left. 'scrapy bloom delete' frees them, and so does the next"
+                f" crawl."
+            )
         raise StateError(
             f"{self._place}: found no filter. A crawl creates it when it starts, under"
             f" BLOOM_REDIS_KEY: by default BOT_NAME:SPIDER:bloom, such as books:books:bloom."
@@ -95,6 +101,15 @@ class Reader:
             raise StateError(
                 f"{self._place}: the filter has just started over. Try again."
             ) from None
+
+    def to_free(self) -> int:
+        """Return how many keys of 4 MB the server has still to free.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        with self._worker.explained():
+            going = self._worker.client.hget(self._key, "going") or b""
+        return sum(int(row.rpartition(b".")[2]) for row in going.split())
 
     def failed(self) -> Iterator[Listed]:
         """Yield the requests on the failed list, in no order. During a crawl one may come twice.

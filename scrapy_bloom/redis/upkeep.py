@@ -15,6 +15,9 @@ BLOCKED: float = 600.0
 """A worker whose event loop has not turned for so long gives up its lease: a callback may never
 return. Looked up on each use, too."""
 
+TENDED: Final = 1.0
+"""With one heartbeat a worker makes and frees keys for so long at most."""
+
 BEATS: Final = 15
 """Heartbeats in a lease, if a worker has nothing else to say."""
 

@@ -198,6 +198,10 @@ class Worker:
         )
         self._thread.start()
 
+    def pause(self, seconds: float) -> bool:
+        """Let a heartbeat wait; return whether it is to go on."""
+        return not self._stop.wait(seconds)
+
     def close(self) -> None:
         """Stop the heartbeats, and close the connection."""
         self._stop.set()

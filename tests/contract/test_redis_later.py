@@ -204,17 +204,36 @@ def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join
 # Hosts that are left alone
 
 
-def test_the_answer_names_the_hosts_that_are_left_alone(join, set_clock):
-    worker, other = join(), join()
-    hold(worker, b"a", 60)
-    hold(worker, b"b", 30)
+def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(join, set_clock):
+    """With each answer it took the server a millisecond more, and 20 KB, if they were 500."""
+    one, other = join(), join()
+    hold(one, b"a", HOUR)
+    hold(one, b"b", 60)
     held = other.exchange().held
-    assert {name: round(until - time.monotonic()) for name, until in held.items()} == {
-        b"a": 60,
-        b"b": 30,
-    }
-    set_clock(NOW + 31)
+    now = time.monotonic()
+    assert {slot: round(until - now, -1) for slot, until in held.items()} == {b"a": HOUR, b"b": 60}
+    assert [*other.exchange().held] == []
+    hold(one, b"a", 60)  # which changes nothing
+    assert [*other.exchange().held] == []
+    hold(one, b"b", 120)
+    assert sorted(other.exchange().held) == [b"a", b"b"]
+    set_clock(NOW + 121)
+    assert [*other.exchange().held] == []
+    assert [*join().exchange().held] == [b"a"]
+    other.queue.shared.rename()  # as after a surprise
     assert [*other.exchange().held] == [b"a"]
+
+
+def test_more_hosts_than_an_answer_has_room_for_are_named_again(join, set_clock):
+    """The first ones are over first."""
+    one, other = join(), join()
+    for number in range(501):
+        one.queue.next_call.holds[b"%d" % number] = time.monotonic() + 100 + number
+    one.exchange()
+    assert len(other.exchange().held) == 500
+    set_clock(NOW + 110)
+    one.queue.shared.beat()
+    assert b"500" in other.exchange().held
 
 
 def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):

@@ -9,8 +9,9 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import DropItem
-from support.crawling import Follower, at, crawl
+from support.crawling import Follower, at, crawl, make_crawler
 from support.sites import Pages, fan
+from support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
@@ -268,3 +269,143 @@ async def test_pages_that_redirect_to_each_other_wait_for_each_other_only_once(p
     with Pages(pages) as site:
         await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
     assert account()["waiting"] == 0  # each was dropped as seen, or followed to Scrapy's limit
+
+
+class Linking(Parsing):
+    """Counts the pages of which all links are enqueued; those to `held` cannot be stored.
+
+    It parses nothing whose response `Nosy` has refused.
+    """
+
+    held = "/held"
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.linked = Counter()
+        self.refused = []
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.linked[response.url.rpartition("/")[2]] += 1
+
+    def request(self, response, href):
+        if href == self.held:
+            return response.follow(href, lambda answer: self.parsed.append(answer.url))
+        return response.follow(href, errback=self.refuse)
+
+    def refuse(self, failure):
+        self.refused.append(failure)
+
+
+class Nosy:
+    """A spider middleware that fails for some responses."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+    def process_spider_input(self, response, spider=None):  # noqa: ARG002 - Scrapy's
+        if self.crawler.settings["BUG"] and response.url.endswith("/refused"):
+            raise OSError("a bug")
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_that_cannot_be_stored_and_has_failed_is_fetched_again(place, account):
+    """Its mark may not outlive its request."""
+    down = True
+    pages = {"/": ["/held"], "/held": lambda *_: 503 if down else []}
+    with Pages(pages) as site:
+        await crawl(Linking, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 0, "failed": 1, "waiting": 0, "503": 1}
+        down = False
+        crawler = await crawl(Linking, {**place, **QUICK}, url=site.url + "/")
+    assert account() == {"done": 2, "waiting": 0}
+    assert crawler.spider.parsed == [site.url + "/", site.url + "/held"]
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, account):
+    """The link was dropped as a duplicate, and the page no longer redirects when asked again."""
+    down, made = True, []
+
+    def link():
+        until(lambda: site.hits["/target"])  # the redirect is stored
+        return ["/target"]
+
+    def target():
+        until(lambda: made[0].spider.linked["linking"])
+        return 503
+
+    pages = {
+        "/": ["/moved", "/linking"],
+        "/moved": lambda *_: "/target" if down else [],
+        "/linking": lambda *_: link() if down else ["/target"],
+        "/target": lambda *_: target() if down else [],
+    }
+    with Pages(pages) as site:
+        made.append(make_crawler(Linking, {**place, "RETRY_ENABLED": False}))
+        await made[0].crawl(url=site.url + "/")
+        assert account() == {"done": 1, "failed": 2, "waiting": 0, "503": 2}
+        down = False
+        await crawl(Linking, place, url=site.url + "/")
+    assert account() == {"done": 4, "waiting": 0}
+    assert site.hits["/target"] == 2
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_done(
+    place, account
+):
+    """Its errback only logs, which deals with nothing."""
+    settings = {**place, "SPIDER_MIDDLEWARES": {Nosy: 50}}
+    with Pages(fan("refused", "fine")) as site:
+        crawler = await crawl(Linking, settings | {"BUG": True}, url=site.url + "/")
+        assert len(crawler.spider.refused) == 1
+        said = account()
+        assert said.pop("OSError in process_spider_input") == 1
+        assert said == {"done": 2, "failed": 1, "waiting": 0}
+        await crawl(Linking, settings, url=site.url + "/")
+        assert account() == {"done": 3, "waiting": 0}
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allowed(place, account):
+    with Pages(fan(again="/again")) as site:
+        await crawl(Linking, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
+    assert account() == {"done": 1, "failed": 1, "waiting": 0, "too many redirects": 1}
+
+
+class Twofold(Parsing):
+    """Has two callbacks for its first page, and none if it begins with `nothing`."""
+
+    nothing = False
+
+    async def start(self):
+        if not self.nothing:
+            yield Request(self.url, dont_filter=True)
+            yield Request(self.url, self.other, dont_filter=True)
+
+    def other(self, response):
+        self.parsed.append(response.url)
+
+
+@pytest.mark.parametrize("nothing", [False, True])
+@at("kept job", "shared")
+@ensureDeferred
+async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
+    place, account, nothing
+):
+    down = True
+    with Pages({"/": lambda *_: 503 if down else []}) as site:
+        await crawl(Twofold, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
+        account()
+        down = False
+        crawler = await crawl(Twofold, place, url=site.url + "/", nothing=nothing)
+        assert account()["waiting"] == 0
+    assert len(crawler.spider.parsed) == 2
+    assert site.hits["/"] == 4

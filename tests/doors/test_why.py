@@ -229,6 +229,7 @@ def test_what_cannot_be_decoded_hides_no_other_page(bloom):
 def test_of_what_is_in_redis_only_pickles_are_decoded(bloom, redis, monkeypatch):
     """A stranger may have written it."""
     decoded = []
+    bloom(f"why {redis.target} {SITE}/there")  # imports all that it needs: by marshal
     monkeypatch.setattr(marshal, "loads", decoded.append)
     there = Request(f"{SITE}/there", meta={ORIGINAL: b"{ not pickled"})
     bodies = [b"{ not pickled", stored(there)]

@@ -93,7 +93,7 @@ class FilterContract:
         assert 0.2 < full.fill_ratio < 0.8
         assert 0 < full.estimated_fp_rate < 1e-4
         assert 0 < full.expected_lost < 10_000 * 1e-4
-        assert full.bytes > empty.bytes
+        assert full.bytes >= empty.bytes  # in Redis a slice has all its keys before it is used
 
     def test_a_forgotten_fingerprint_is_new_once(self, make):
         seen = make(capacity=100, error_rate=1e-9)

@@ -12,6 +12,18 @@
 local PROBE_BYTES, KEY_BLOCKS = 32, 511
 local floor, format, read = math.floor, string.format, struct.unpack
 
+-- A key of a slice: its first block, and the bit that gives it its full size.
+local function segment_of(slice, number)
+  local segment = slice.segments[number]
+  if not segment then
+    local first = number * KEY_BLOCKS
+    local size = math.min(KEY_BLOCKS, slice.blocks - first) * 65536
+    segment = {key = slice.name .. format('%d', number), first = first, last = format('%d', size)}
+    slice.segments[number] = segment
+  end
+  return segment
+end
+
 -- Where the item's block is in a slice: its segment, which is one key, and the first bit of the block in it. The
 -- last number of the probe, h, is given in two halves.
 local function place(slice, high, low)
@@ -19,13 +31,7 @@ local function place(slice, high, low)
   -- floor(h * blocks / 2^32), in parts, because doubles are exact only up to 2^53.
   local block = floor((high * blocks + floor(low * blocks / 65536)) / 65536)
   local number = floor(block / KEY_BLOCKS)
-  local segment = slice.segments[number]
-  if not segment then
-    local first = number * KEY_BLOCKS
-    local size = math.min(KEY_BLOCKS, blocks - first) * 65536
-    segment = {key = slice.name .. format('%d', number), first = first, last = format('%d', size)}
-    slice.segments[number] = segment
-  end
+  local segment = slice.segments[number] or segment_of(slice, number)
   return segment, (block - segment.first) * 65536
 end
 

@@ -7,6 +7,8 @@
 --   plan             JSON of what all workers must agree on
 --   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
 --   slices           for each slice, oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN
+--   coming           CAPACITY:RATE:BLOCKS:KEYS:NUMBER:MADE: the slice that gets its keys, see _growth.lua
+--   going            EPOCH.NUMBER.KEYS of each slice whose first KEYS keys are to be freed
 --   window           seconds that a mark is kept, 0 for no limit
 --   order            "lifo" or "fifo"; empty if no requests are kept here
 --   waiting, taken, failed
@@ -26,6 +28,7 @@
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
 --   crowd            WORKERS HOSTS HELD at the last sweep: how many were alive, had requests, were left alone
+--   held             a number that grows whenever workers are to be told which slots are left alone
 --   deleted          the epoch that a user deleted last
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease; with the word "blocked" of one that gave
@@ -114,20 +117,6 @@ local function divide(slices, window)
     some[#some + 1] = slice
   end
   return live, over
-end
-
--- Delete slices. Redis frees strings at once, not in the background: at 1e8 pages that takes some 150 ms.
-local function drop(slices)
-  for _, slice in ipairs(slices) do
-    call('UNLINK', slice.name .. 'again', slice.name .. 'ages')
-    for first = 0, slice.keys - 1, 500 do
-      local names = {}
-      for i = first, math.min(first + 500, slice.keys) - 1 do
-        names[#names + 1] = slice.name .. string.format('%d', i)
-      end
-      call('UNLINK', unpack(names))
-    end
-  end
 end
 
 -- The answer to a worker of another epoch.

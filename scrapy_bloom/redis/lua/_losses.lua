@@ -27,12 +27,13 @@ end
 local function start_over()
   local epoch, text, first = unpack(call('HMGET', header, 'epoch', 'slices', 'first'))
   local slices = read_slices(text, epoch)
-  local empty = string.format('%s:%.0f:%.6f:0:0', first, slices[#slices].number + 1, now)
-  drop(slices)
+  local empty = string.format('%s:%.0f', first, slices[#slices].number + 1)
+  drop_all(slices, epoch)
   disown()
   forget_account()
   call('HSET', header, 'epoch', epoch:match('^%x+') .. '-' .. time[1] .. '-' .. time[2], 'slices',
-    empty)
+    string.format('%s:%.6f:0:0', empty, now))
+  await(empty)
   count()
 end
 

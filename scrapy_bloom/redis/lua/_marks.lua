@@ -3,8 +3,8 @@
 --   slices, over, newest  what read_marks() has read: the slices that count, those that have expired, and the
 --                         one that new marks go to
 --   forgotten             counts the pages that were forgotten
---   grow(epoch, next_slice)
---                         adds the slice that is needed; returns its kind if that is not `next_slice`
+--   grow(epoch)           adds the slice that is needed. Returns its kind if that has not all its keys yet: "due" if
+--                         it begins a generation, "full" if the newest one is, "new" if it is the newest one
 --   judge(ops, probes, max_ages)
 --                         marks or forgets the items; returns a digit for each, 1 if it was there
 local slices, over, newest, window, forgotten
@@ -21,18 +21,19 @@ local function seconds_left()
   return format('%.3f', (slices[1] or newest).since + window * 9 / 8 - now)
 end
 
-local function grow(epoch, next_slice)
+local function grow(epoch)
   local begun = newest.since + window / 8
   local kind = #slices == 0 and 'due' or window > 0 and begun <= now and 'due'
     or newest.items >= newest.capacity and 'full'
   if kind == 'due' and #slices > 0 and newest.items == 0 then
     newest.since, kind = now, false
   end
-  if not kind then return nil end
-  local next_number, next_kind, geometry = next_slice:match('^(%d+):(%a+):(.*)$')
-  if tonumber(next_number) ~= newest.number + 1 or next_kind ~= kind then return kind end
-  local since = kind == 'due' and now or newest.since
-  newest = read_slices(format('%s:%s:%.6f:0:0', geometry, next_number, since), epoch)[1]
+  local coming, made = read_coming(epoch)
+  local more = coming and made < coming.keys
+  if not kind then return more and coming.number == newest.number and 'new' or nil end
+  if not coming or more or coming.number ~= newest.number + 1 then return kind end
+  coming.since = kind == 'due' and now or newest.since
+  newest = coming
   slices[#slices + 1] = newest
 end
 

@@ -75,6 +75,31 @@ local function drop_held(most)
   if #slots > 0 then call('ZREM', holds, unpack(slots)) end
 end
 
+-- Have all workers told again which slots are left alone.
+local function tell_holds()
+  local last = tonumber(call('HGET', header, 'held') or 0)
+  call('HSET', header, 'held', format_time(math.max(clock, last + 1)))
+end
+
+-- Leave slots alone for a time: `held` is as the `holds` of call.lua.
+local function set_holds(held)
+  local at, many, longer = 1, 0, false
+  while at <= #held do
+    local slot, seconds
+    slot, seconds, at = struct.unpack('>Hc0d', held, at)
+    some_held, many = true, many + 1
+    local ends = clock + seconds * SECOND
+    if ends > hold_of(slot) then
+      call('ZADD', holds, format_time(ends), slot)
+      longer = true
+    end
+    local turn, key = turn_of(slot)
+    if turn then set_turn(key, slot, turn) end
+  end
+  if longer then tell_holds() end
+  if many > 0 then drop_held(math.min(2 * many, PORTION)) end
+end
+
 local function enqueue(member)
   call('ZADD', queue, '0', member)
   await_turn(slot_of(member))

@@ -110,6 +110,7 @@ local function sweep(since, lease, most)
   end
   if queued + failed_now + some > 0 or some_unread then count() end
   drop_free(PORTION)
+  if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many
   drop_held(PORTION)
   call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
   return queued, failed_now

@@ -13,7 +13,7 @@
 --               no probe. "x": forget
 --   probes      of the entries
 --   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
---   next_slice  the slice to add, NUMBER:KIND:GEOMETRY, after an answer "slices"; else empty
+--   heard       the number that came with the last `held`; 0 if the worker has none
 --   ended       what has become of pages, in groups: a letter, "d" done, "r" redirected to a seen page, "n" something
 --               else stands for it; 2 bytes length, a status to count; 1 byte length, the 16 bytes of a start
 --               request; 2 bytes, how many there are that have no id; 4 bytes length, ids
@@ -32,19 +32,20 @@
 --   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
--- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; slots that are
---            left alone, as in `holds`, at most 500; and what was taken.
+-- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless
+--            that has not changed since `heard`, a double, the number to be given there, and slots that are left alone,
+--            as in `holds`, at most 500; and what was taken.
 --            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
 --            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
 --            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
 --            list; DONE REDIRECTED; 1 if failed requests are to be put back before the crawl is over, else 0; and how
 --            many were, if this call has put back the last one. Each request as in `taken`. NOW and how long in microseconds
---     or  {"slices", slices, kind}  a slice is to be added: "due" if it begins a generation, else "full"
+--     or  {"slices", slices, kind}  upkeep.lua must first make keys of a slice, see grow()
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, ops, probes, max_ages, next_slice = unpack(ARGV, 1, 7)
+local epoch, worker, numbers, ops, probes, max_ages, heard = unpack(ARGV, 1, 7)
 local ended, lost, ways, restored, start, back, unreadable, unused = unpack(ARGV, 8, 15)
 local paces, busy, waits, held, postponed = unpack(ARGV, 16, 20)
 local FIRST_QUEUED = 21  -- where in ARGV the requests to queue begin
@@ -83,10 +84,13 @@ local function answer()
   report = format('%s %d %d %s %s %d %d %d %d %d %d %d %d', report, forgotten, call('ZCARD', later),
     fields[11] or '0 0 0', seconds_left(), clock, next_turn, queued, failed_now, counters.done, counters.redirected,
     (again or found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
-  local left_alone = {}
-  local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
-  for i = 1, #rows, 2 do
-    left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
+  local left_alone, told = {}, call('HGET', header, 'held') or '0'
+  if told ~= heard then
+    left_alone[1] = struct.pack('>d', told)
+    local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
+    for i = 1, #rows, 2 do
+      left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
+    end
   end
   return {'ok', report, digits, table.concat(left_alone), text, unpack(handed_out or read_handed_out())}
 end
@@ -99,7 +103,7 @@ end
 if start_over_if_vanished(slices) then return {'gone'} end
 
 if #probes > 0 then
-  local kind = grow(epoch, next_slice)
+  local kind = grow(epoch)
   if kind then return {'slices', fields[3], kind} end
 end
 
@@ -215,21 +219,6 @@ local function set_paces()
     end
     if turn and turn > clock then set_turn(key, slot, turn + (delay - before) * SECOND) end
   end
-end
-
--- Leave slots alone for a time.
-local function set_holds()
-  local at, many = 1, 0
-  while at <= #held do
-    local slot, seconds
-    slot, seconds, at = struct.unpack('>Hc0d', held, at)
-    some_held, many = true, many + 1
-    local ends = clock + seconds * SECOND
-    if ends > hold_of(slot) then call('ZADD', holds, format_time(ends), slot) end
-    local turn, key = turn_of(slot)
-    if turn then set_turn(key, slot, turn) end
-  end
-  if many > 0 then drop_held(math.min(2 * many, PORTION)) end
 end
 
 -- Let requests that this worker has wait: their host is left alone.
@@ -428,7 +417,7 @@ local function carry_out()
   local marking = #probes > 0 or #ways > 0 and #slices > 0
   if #over > 0 and marking then drop(over) end
   if comes == 1 then come(worker, lease) end
-  set_holds()
+  set_holds(held)
   for _, field in ipairs(fields_of(unused)) do
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
@@ -462,7 +451,7 @@ end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
 write_worker(worker, number, now + lease, own_delay, well)
-math.randomseed(time[2])  -- Redis begins each script with the same seed
+math.randomseed(clock % SECOND)  -- Redis begins each script with the same seed
 local whole, problem = pcall(carry_out)
 if whole then return answer() end
 start_over()

@@ -1,4 +1,4 @@
--- Delete filter and requests, unless a worker has a lease.
+-- Delete filter and requests, unless a worker has a lease. upkeep.lua then frees the slices, and the header last.
 --
 -- ARGV[1]  the workers whose leases do not count, with a space before and after each
 -- ARGV[2]  seconds of a lease
@@ -20,12 +20,12 @@ if epoch then
     end
   end
   if #used > 1 then return used end
-  drop(read_slices(slices, epoch))
-  call('UNLINK', header, queue, later, unread, turns, frees, holds, delays, taken, failed, reasons, statuses, starts)
-  local note = ARGV[3] == '1' and epoch or deleted
-  if note then
-    call('HSET', header, 'program', 'scrapy-bloom', 'deleted', note)
-    call('EXPIRE', header, 86400)
+  drop_all(read_slices(slices, epoch), epoch)
+  call('UNLINK', queue, later, unread, turns, frees, holds, delays, taken, failed, reasons, statuses, starts)
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field ~= 'going' and field ~= 'program' then call('HDEL', header, field) end
   end
+  local note = ARGV[3] == '1' and epoch or deleted
+  if note then call('HSET', header, 'deleted', note) end
 end
 return {'ok'}

@@ -3,12 +3,12 @@
 -- ARGV, in this order:
 --   epoch, worker  who calls
 --   numbers     three, as the first ones of call.lua
---   letters, probes, max_ages, next_slice
+--   letters, probes, max_ages
 --               as there; no entry is queued
 --
 -- Answers {"ok", report, digits, "", slices}, as call.lua if there are no requests
 --     or  {"slices", ...}, {"dead"}, {"lost"}, {"gone"}, {"deleted"} or {"broken", error} as there
-local epoch, worker, numbers, letters, probes, max_ages, next_slice = unpack(ARGV)
+local epoch, worker, numbers, letters, probes, max_ages = unpack(ARGV)
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'deleted')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[6]) end
 local number, answered, lease = read_numbers(numbers)
@@ -28,7 +28,7 @@ if again_vanished(slices) then
   start_over()
   return {'gone'}
 end
-local kind = grow(epoch, next_slice)
+local kind = grow(epoch)
 if kind then return {'slices', fields[3], kind} end
 
 local function carry_out()

@@ -31,7 +31,7 @@ end
 -- Try every command that a later script needs, on a key of its own.
 local key, problem = base .. 'trial', nil
 for _, words in ipairs({
-  {'UNLINK', key}, {'BITFIELD', key, 'SET', 'u1', '0', '1'}, {'BITFIELD_RO', key, 'GET', 'u1', '0'},
+  {'EXISTS', key}, {'UNLINK', key}, {'BITFIELD', key, 'SET', 'u1', '0', '1'}, {'BITFIELD_RO', key, 'GET', 'u1', '0'},
   {'UNLINK', key}, {'HSET', key, 'a', '1'}, {'HGET', key, 'a'}, {'HMGET', key, 'a'}, {'HKEYS', key}, {'HLEN', key},
   {'HSCAN', key, '0', 'COUNT', '1'}, {'HDEL', key, 'a'},
   {'UNLINK', key}, {'SADD', key, '1'}, {'SCARD', key}, {'SISMEMBER', key, '1'}, {'SREM', key, '1'},
@@ -55,8 +55,9 @@ if made then
   forget_account()
   call('PERSIST', header)
   call('HSET', header, 'well', string.format('%.3f %.3f %.3f 0', now, now, now), unpack(ARGV, FIRST_FIELD))
-  local first = call('HGET', header, 'first')
-  call('HSET', header, 'slices', string.format('%s:0:%.6f:0:0', first, now))
+  local first = call('HGET', header, 'first') .. ':0'
+  call('HSET', header, 'slices', string.format('%s:%.6f:0:0', first, now))
+  await(first)
   count()
 end
 

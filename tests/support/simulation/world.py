@@ -221,8 +221,9 @@ class World:
     def _step(self):
         """Let the next thing happen; return whether there is one."""
         if not (self.faulty or self.alive):
-            ended = [each for each in self.processes if (each.ended or -1) >= self._calm]
-            if any(process.reason == "finished" for process in ended):
+            # One that was stopped after that may have left something.
+            last = max(self.processes, key=lambda each: each.ended or -1)
+            if (last.ended or -1) >= self._calm and last.reason == "finished":
                 return False
             self.spawn()
         due = [(process.next_time, process) for process in self.alive]

@@ -1,0 +1,85 @@
+"""The keys of slices, which are made before a slice is used and freed when it is over.
+
+A key takes the server some 3 ms, and a script that makes or frees hundreds would hold up all
+workers. So each of these functions runs one short script after another; between any two of them
+the header says which keys there are. Workers may do so at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.plan import Plan, SliceRow, geometry, read_slices
+from scrapy_bloom.redis.worker import Worker
+
+
+class _Left(NamedTuple):
+    """What is left to do: keys to make, keys to free, and the kind of a slice that nobody has told.
+
+    `slices` are those that there are.
+    """
+
+    to_make: int
+    to_free: int
+    slices: bytes
+    kind: str
+
+
+def following(plan: Plan, slices: Sequence[SliceRow], kind: str) -> str:
+    """Return the slice that is to follow others, as ``upkeep.lua`` is told.
+
+    :param kind: ``due`` if it begins a generation, ``full`` if the newest one is full; ``new`` if
+        none is needed, because the newest one still lacks keys.
+    """
+    if kind == "new":
+        return ""
+    spec = plan.next(slices, due=kind == "due")
+    return f"{geometry(spec)}:{slices[-1].number + 1}"
+
+
+def make_keys(worker: Worker, key: str, epoch: str, told: str = "") -> None:
+    """Make all keys of the slice that needs some.
+
+    :param told: as :func:`following` returns it.
+    :raises BackendError: if there was no answer, or if the server is full.
+    """
+    while _step(worker, key, epoch, told).to_make:
+        told = ""
+
+
+def free_keys(worker: Worker, key: str) -> Iterator[int]:
+    """Free what is to go; yield how many keys are left, again and again.
+
+    :raises BackendError: if there was no answer.
+    """
+    while left := _step(worker, key, probe=True).to_free:
+        yield left
+
+
+def tend(worker: Worker, key: str, epoch: str, plan: Plan) -> None:
+    """Make keys of the slice that will be needed soon, and free what is to go, for a while.
+
+    The server has half of that time for others.
+
+    :raises BackendError: if there was no answer.
+    """
+    told, ends = "", time.monotonic() + upkeep.TENDED
+    while True:
+        began = time.monotonic()
+        left = _step(worker, key, epoch, told)
+        told = following(plan, read_slices(left.slices), left.kind) if left.kind else ""
+        now = time.monotonic()
+        if not (told or left.to_make or left.to_free) or now > ends:
+            return
+        if not worker.pause(now - began):
+            return
+
+
+def _step(
+    worker: Worker, key: str, epoch: str = "", told: str = "", *, probe: bool = False
+) -> _Left:
+    _, to_make, to_free, slices, kind = worker.run("upkeep", key, epoch, told, probe=probe)
+    return _Left(int(to_make), int(to_free), slices, kind.decode())

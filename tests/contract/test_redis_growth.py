@@ -1,0 +1,315 @@
+"""Slices come and go a key at a time, and whatever happens between two keys, nothing is left.
+
+Keys are small here, so that a filter of some thousand pages has many.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack, suppress
+from itertools import count
+
+import pytest
+from support.contract import fingerprints
+from support.internals import clock_of_redis
+from support.localredis import LocalRedis
+from support.redis_plan import plan_of, small_keys
+
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
+
+CAPACITY = 10_000
+START = 1_700_000_000
+WEEK = 7 * 86_400
+
+
+class WatchedWorker(Worker):
+    """Counts the keys with bits before and after each script; some scripts fail if asked to.
+
+    Attributes:
+        changes: by how many keys each script changed what is there, with its name.
+        dies_after: how many scripts it lives for.
+    """
+
+    def __init__(self, server, key):
+        super().__init__(Server(server.url), 10.0)
+        self.key, self.changes, self.dies_after = key, [], 1e9
+
+    def run(self, name, key, *arguments, probe=False):
+        self.dies_after -= 1
+        if self.dies_after < 0:
+            raise BackendError("killed", temporary=True)
+        before = len(bits(self.client, key))
+        answer = super().run(name, key, *arguments, probe=probe)
+        self.changes.append((name, len(bits(self.client, key)) - before))
+        return answer
+
+
+def bits(client, key):
+    """Return the names of all keys with bits, without what is the same in all names."""
+    base = beginning(key).encode()
+    names = (name.removeprefix(base) for name in client.keys(base + b"*.*.*"))
+    return {name.decode() for name in names if name.rpartition(b".")[2].isdigit()}
+
+
+def named(client, key):
+    """Return the keys with bits that the header knows of, those of live slices apart."""
+    header = {name.decode(): value for name, value in client.hgetall(key).items()}
+    live, others = set(), set()
+
+    def add(some, start, keys):
+        some.update(f"{start}{number}" for number in range(int(keys)))
+
+    for row in read_slices(header.get("slices", b"")):
+        add(live, f"{header['epoch'].decode()}.{row.number}.", row.keys)
+    if coming := header.get("coming"):
+        _, _, _, _, number, made = coming.decode().split(":")
+        add(others, f"{header['epoch'].decode()}.{number}.", made)
+    for row in header.get("going", b"").decode().split():
+        start, _, keys = row.rpartition(".")
+        add(others, f"{start}.", keys)
+    return live, others
+
+
+@pytest.fixture
+def join(server, key):
+    """Become one more worker of a filter with small keys."""
+    with ExitStack() as stack:
+        stack.enter_context(small_keys())
+
+        def join(capacity=CAPACITY, **options):
+            worker = WatchedWorker(server, key)
+            stack.callback(worker.close)
+            options = {"order": "fifo", "error_rate": 1e-6, **options}
+            shared = SharedKey(worker, key, plan_of(capacity=capacity, **options))
+            shared.worker = worker
+            return shared
+
+        yield join
+
+
+fresh = count()
+
+
+def mark(shared, many):
+    """Mark new pages in calls of 500; return how many were called seen."""
+    pages, wrong = fingerprints(many, f"page {next(fresh)}"), 0
+    for at in range(0, many, BATCH):
+        call = Call([Entry("f", page, b"") for page in pages[at : at + BATCH]])
+        wrong += sum(seen for _, seen in shared.call(call).verdicts)
+    return wrong
+
+
+def test_no_script_makes_or_frees_more_than_a_few_keys(server, key, join):
+    """At 1e8 pages one that made all held the server for a second; that freed all, for 0.15."""
+    shared = join()
+    mark(shared, 3 * CAPACITY)
+    client, worker = server.client(), shared.worker
+    assert len(shared.slices) == 2
+    assert bits(client, key) == named(client, key)[0]
+    shared.leave()
+    assert delete(worker, key) == {}
+    assert not bits(client, key)
+    assert sum(change for _, change in worker.changes) == 0
+    assert {change for _, change in worker.changes} <= {-3, -2, -1, 0, 1}
+    assert {name for name, change in worker.changes if change} == {"upkeep"}
+
+
+def test_keys_are_made_before_the_slice_is_full(join):
+    shared = join()
+    shared.prepare()
+    mark(shared, CAPACITY - BATCH)
+    shared.keep_alive()
+    assert shared.worker.changes[-1] == ("upkeep", 0)
+    assert len(shared.slices) == 1
+    mark(shared, BATCH)
+    shared.keep_alive()
+    shared.worker.changes.clear()
+    mark(shared, 2 * BATCH)
+    assert {name for name, _ in shared.worker.changes} == {"call"}
+    assert len(shared.slices) == 2
+
+
+def test_keys_are_made_before_the_date_of_a_generation(server, join):
+    with clock_of_redis(server.client(), START) as set_clock:
+        shared = join(window=WEEK)
+        mark(shared, BATCH)
+        set_clock(START + WEEK / 8 * 0.97)
+        shared.keep_alive()
+        assert shared.worker.changes[-1] == ("upkeep", 0)
+        set_clock(START + WEEK / 8 * 0.99)
+        shared.keep_alive()
+        assert len(shared.slices) == 1
+        set_clock(START + WEEK / 8 + 1)
+        shared.worker.changes.clear()
+        mark(shared, 2 * BATCH)
+        assert {name for name, _ in shared.worker.changes} == {"call"}
+        assert [row.items > 0 for row in shared.slices] == [True, True]
+
+
+def test_a_slice_that_is_needed_sooner_than_its_kind_was_foreseen_is_used(server, join):
+    """Both ways: one for the next date, then a burst; one for a burst, then the date."""
+    with clock_of_redis(server.client(), START) as set_clock:
+        shared = join(window=WEEK)
+        mark(shared, CAPACITY - BATCH // 2)
+        shared.keep_alive()
+        set_clock(START + WEEK / 8 + 1)
+        mark(shared, BATCH)
+        assert [row.since > START for row in shared.slices] == [False, True]
+        set_clock(START + WEEK / 8 * 1.99 + 1)
+        shared.keep_alive()
+        mark(shared, 3 * CAPACITY)
+        assert len({row.since for row in shared.slices}) == 2
+        assert shared.info().estimated_fp_rate < 1e-6
+
+
+@pytest.mark.parametrize("between", [1, 3, 5])
+def test_a_flush_between_two_keys_leaves_nothing(server, key, join, between):
+    """Plain commands left keys that nobody frees."""
+    shared, client = join(), server.client()
+    shared.worker.dies_after = between
+    with pytest.raises(BackendError):
+        shared.prepare()
+    client.delete(*client.keys(f"{key}*"))
+    shared.worker.dies_after = 1e9
+    shared.prepare()
+    shared.keep_alive()
+    assert not client.keys(f"{key}*")
+    join(capacity=20 * CAPACITY)
+    shared.prepare()
+    assert not bits(client, key), "a worker of what was flushed makes nothing of the next one"
+
+
+def test_what_an_interrupted_deletion_leaves_is_known_and_freed_by_the_next_one(server, key, join):
+    shared, client = join(), server.client()
+    mark(shared, CAPACITY)
+    before = len(bits(client, key))
+    shared.leave()
+    shared.worker.dies_after = 2
+    with pytest.raises(BackendError):
+        delete(shared.worker, key)
+    shared.worker.dies_after = 1e9
+    reader = Reader(shared.worker, key)
+    assert reader.state() is None
+    assert before - 3 == reader.to_free() == len(bits(client, key))
+    assert client.ttl(key) == -1
+    other = join()
+    assert mark(other, BATCH) == 0
+    other.keep_alive()
+    assert bits(client, key) == named(client, key)[0]
+    assert reader.to_free() == 0
+
+
+def test_the_keys_of_another_programs_hash_are_not_ours_to_delete(server, key, join):
+    shared, client = join(), server.client()
+    client.delete(*client.keys(f"{key}*"))
+    client.hset(key, mapping={"going": "a.1.5", "their": "hash"})
+    shared.keep_alive()
+    assert client.hgetall(key) == {b"going": b"a.1.5", b"their": b"hash"}
+
+
+KINDS = {"mark": 12, "tend": 6, "kill": 4, "lose": 1, "flush": 1, "delete": 1}
+KINDS |= {"save": 1, "back": 1}
+
+
+class Growing:
+    """Two workers of one filter; they and the server may fail between any two scripts."""
+
+    def __init__(self, server, key, join, seed):
+        self.client, self.key, self.join = server.client(), key, join
+        self.chance = random.Random(seed)
+        self.workers = [join(), join()]
+        self.saved = {}
+
+    def run(self, steps):
+        for _ in range(steps):
+            (name,) = self.chance.choices([*KINDS], KINDS.values())
+            getattr(self, name)()
+            live, others = named(self.client, self.key)
+            assert bits(self.client, self.key) <= live | others, name
+            changes = {change for shared in self.workers for _, change in shared.worker.changes}
+            assert changes <= {-3, -2, -1, 0, 1}, name
+            for row in read_slices(self.client.hget(self.key, "slices") or b""):
+                assert row.items <= row.capacity + BATCH
+        self.mark()
+        for shared in self.workers:
+            shared.keep_alive()
+        live, others = named(self.client, self.key)
+        assert live <= bits(self.client, self.key) <= live | others
+
+    def mark(self):
+        shared = self.chance.choice(self.workers)
+        try:
+            mark(shared, self.chance.choice((BATCH, 3000)))
+        except Surprise as surprise:
+            shared.reopen(surprise)
+            self.mark()
+        else:
+            assert shared.info().estimated_fp_rate < 1e-6
+
+    def tend(self):
+        self.chance.choice(self.workers).keep_alive()
+
+    def kill(self):
+        """One dies in the middle of what it does, and another one comes."""
+        number = self.chance.randrange(2)
+        worker = self.workers[number].worker
+        worker.dies_after = self.chance.randrange(1, 12)
+        with suppress(BackendError):
+            self.chance.choice((self.mark, self.tend))()
+        worker.dies_after = 0
+        self.workers[number] = self.join()
+
+    def lose(self):
+        """Requests vanish, so a new epoch begins."""
+        self.client.delete(f"{beginning(self.key)}queue")
+
+    def flush(self):
+        self.client.delete("nothing", *self.client.keys(f"{self.key}*"))
+
+    def delete(self):
+        """A user deletes it, and may give up before that is done."""
+        worker, names = self.join().worker, self.client.hkeys(self.key)
+        worker.dies_after = self.chance.randrange(1, 9)
+        with suppress(BackendError):
+            delete(worker, self.key, [name.decode()[2:] for name in names], note=False)
+
+    def save(self):
+        names = self.client.keys(f"{self.key}*")
+        self.saved = {name: self.client.dump(name) for name in names}
+
+    def back(self):
+        """The server goes back to an earlier state."""
+        self.flush()
+        for name, value in self.saved.items():
+            self.client.restore(name, 0, value)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_left_that_nobody_frees_and_no_slice_gets_too_full(server, key, join, seed):
+    Growing(server, key, join, seed).run(80)
+
+
+def test_a_full_server_refuses_to_grow_and_can_be_emptied(key):
+    with LocalRedis() as server:
+        worker, client = Worker(Server(server.url), 10.0), server.client()
+        shared = SharedKey(worker, key, plan_of(capacity=3_000_000))
+        shared.prepare()
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + (3 << 20))
+        shared.call(Call([Entry("m", page) for page in fingerprints(9)]))
+        (row,) = shared.slices
+        client.hset(key, "slices", f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.capacity}:0")
+        for _ in range(3):
+            worker.usable.set()
+            with pytest.raises(BackendError, match="out of memory"):
+                shared.call(shared.unanswered or Call([Entry("m", b"page")]))
+        worker.usable.set()
+        shared.leave()
+        assert delete(worker, key, note=False) == {}
+        assert not client.keys("*")
+        worker.close()
