@@ -273,17 +273,22 @@ class Frontier:
 
     def _note_duplicate(self, duplicate: Request, origin: Visit | None) -> None:
         """Record where a duplicate came from."""
+        page = self._await_original(duplicate, origin)
         if origin is not None and ORIGINAL in duplicate.meta:
-            self._in_flight.note_redirected(origin, duplicate)
+            self._in_flight.note_redirected(origin, duplicate, page)
             self._report.redirected(duplicate)
-        self._await_original(duplicate, origin)
 
-    def _await_original(self, duplicate: Request, origin: Visit | None) -> None:
-        """Let the page that yielded a duplicate wait for what it duplicates, if it must."""
-        if self._in_flight.kept_marks or self._in_flight.awaits_targets:
+    def _await_original(self, duplicate: Request, origin: Visit | None) -> bytes | None:
+        """Let the page that yielded a duplicate wait for what it duplicates, if it must.
+
+        :returns: the mark of that, if it was needed.
+        """
+        in_flight, page = self._in_flight, None
+        if in_flight.kept_marks or in_flight.awaits_targets or ORIGINAL in duplicate.meta:
             with suppress(Exception):  # it could be identified a moment ago
                 page, _ = self._judge.identifier.identify(duplicate)
-                self._in_flight.note_duplicate(duplicate, page, origin)
+                in_flight.note_duplicate(duplicate, page, origin)
+        return page
 
     # Pages that are done
 

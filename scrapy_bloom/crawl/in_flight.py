@@ -186,7 +186,7 @@ class InFlight:
 
         :param origin: the page that it came from, if :meth:`origin_of` has said so.
         """
-        waiting = self._targets.get(mark, self._anywhere.get(mark))
+        waiting = self._waiting_for_target(mark)
         if waiting is not None and (ORIGINAL in request.meta or self._has(mark)):
             for page in self._led_to(request) if origin is None else (origin,):
                 self._await_target(page, mark, waiting)
@@ -275,17 +275,18 @@ class InFlight:
             origin.next_mark, _ = self._identifier.identify(request)
             self._expect(origin.next_mark, [])
 
-    def note_redirected(self, origin: Visit, request: Request) -> None:
-        """Record that a redirect of a page was dropped as seen. See :meth:`note_duplicate`."""
+    def note_redirected(self, origin: Visit, request: Request, mark: bytes | None) -> None:
+        """Record that a redirect of a page was dropped as seen. See :meth:`note_duplicate`.
+
+        :param mark: of the page that it leads to; None if that cannot be told.
+        """
         if origin.ended is Ended.DONE:
             origin.ended = Ended.REDIRECTED
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
-        with suppress(Exception):  # it could be identified a moment ago
-            mark, _ = self._identifier.identify(request)
-            if mark == origin.mark:  # more often than its history is long
-                self._fail(origin, Failure("too many redirects", request.url[:MOST_MESSAGE]))
+        if mark is not None and mark == origin.mark:  # more often than its history is long
+            self._fail(origin, Failure("too many redirects", request.url[:MOST_MESSAGE]))
 
     @property
     def awaits_targets(self) -> bool:
@@ -310,8 +311,12 @@ class InFlight:
                 found.add(each)
                 stack += each.parents
                 if each.mark is not None:
-                    stack += self._targets.get(each.mark, self._anywhere.get(each.mark, ()))
+                    stack += self._waiting_for_target(each.mark) or ()
         return found
+
+    def _waiting_for_target(self, mark: bytes) -> list[Visit] | None:
+        """Return what waits for a redirect's target; None if the page is not one."""
+        return self._targets.get(mark, self._anywhere.get(mark))
 
     def _has(self, mark: bytes) -> bool:
         """Return whether a request in flight stands for a page by now."""
@@ -373,13 +378,8 @@ class InFlight:
             return
         visit.status = 0 if isinstance(result, Error) else result.status
         failure = failure_of(result, request, self._statuses)
-        if failure is None:
-            return
-        if self._engine.closing:
-            del self._visits[request]  # it stays stored
-            return
-        visit.failure, visit.may_deal = failure, True
-        self._undecided += 1
+        if failure is not None:
+            self._fail_unless_dealt_with(request, visit, failure)
 
     def reached(self, request: Request) -> None:
         """Note that a response reaches its callback, which deals with its status."""
@@ -393,12 +393,15 @@ class InFlight:
         visit = self._visits.get(request)
         if visit is None or not visit.status or visit.failure:  # no response, or it counts already
             return
-        if isinstance(error.value, IgnoreRequest):
-            return
+        if not isinstance(error.value, IgnoreRequest):
+            self._fail_unless_dealt_with(request, visit, Failure.of(error.value, place_of(error)))
+
+    def _fail_unless_dealt_with(self, request: Request, visit: Visit, failure: Failure) -> None:
+        """Note a failure that the spider may yet deal with, unless the spider is closing."""
         if self._engine.closing:
             del self._visits[request]  # it stays stored
             return
-        visit.failure, visit.may_deal = Failure.of(error.value, place_of(error)), True
+        visit.failure, visit.may_deal = failure, True
         self._undecided += 1
 
     def made_item(self, request: Request | None) -> None:
