@@ -28,7 +28,7 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, delete
+from scrapy_bloom.redis.key import Call, SharedKey, delete, in_calls
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Reader
@@ -101,11 +101,10 @@ def _joined(target: RedisTarget, worker: Worker) -> Plan | None:
     state = Reader(worker, target.key).state()
     if state is None or worker.client.ttl(target.key) > 0:  # an interrupted copy expires
         return None
-    now = float(worker.client.time()[0])
-    if used := [name for name, end in state.leases.items() if end > now]:
+    if state.alive:
         raise StateError(
-            f"{target.name}: worker {used[0]} uses it, or was killed less than half a minute ago."
-            f" Stop it, and copy again. Nothing was changed."
+            f"{target.name}: worker {state.alive[0]} uses it, or was killed less than half a"
+            f" minute ago. Stop it, and copy again. Nothing was changed."
         )
     if state.plan.order:
         count = state.counts.waiting + state.counts.taken
@@ -136,7 +135,8 @@ def _add_requests(
     """
     since, count = time.monotonic() - time.time(), 0
     holds = {slot.encode(): date + since for slot, date in source.holds.items()}
-    for batch in _batches(source.requests):
+    requests = progress(source.requests, "requests copied")
+    for batch in in_calls(requests, lambda each: len(each.body)):
         shared.call(Call([_entry(each, since) for each in batch], holds=holds))
         count += len(batch)
         marks = [each.mark for each in batch if each.mark is not None]
@@ -167,20 +167,6 @@ def _entry(request: StoredRequest, since: float) -> Entry:
     body, date = request.body, request.date
     slot = slot_in(body) if request.slot is None else request.slot.encode()
     return Entry("p", None, body, request.priority, slot=slot, due=date and date + since)
-
-
-def _batches(requests: Iterable[StoredRequest]) -> Iterator[list[StoredRequest]]:
-    """Yield requests in batches, each as large as one call may be."""
-    batch: list[StoredRequest] = []
-    size = 0
-    for request in progress(requests, "requests copied"):
-        size += len(request.body)
-        if batch and (size > MOST_BYTES or len(batch) == BATCH):
-            yield batch
-            batch, size = [], len(request.body)
-        batch.append(request)
-    if batch:
-        yield batch
 
 
 def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> list[str]:

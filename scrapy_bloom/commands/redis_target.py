@@ -23,9 +23,9 @@ from scrapy_bloom.redis import growth
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.finder import Finder
-from scrapy_bloom.redis.key import MOST_BYTES, Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete, in_calls
 from scrapy_bloom.redis.member import Taken
-from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan
+from scrapy_bloom.redis.plan import KEY_BLOCKS, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.worker import Worker
@@ -80,8 +80,6 @@ class RedisTarget:
         with self.connected() as worker:
             reader = Reader(worker, self.key)
             state = reader.existing()
-            now = float(worker.client.time()[0])
-            alive = sum(end > now for end in state.leases.values())
             facts = {
                 "target": self.name,
                 **asdict(identity_in(state.plan)),
@@ -89,8 +87,8 @@ class RedisTarget:
                 **asdict(state.info()),
                 "forgotten": sum(row.again for row in state.slices),
                 "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
-                "workers_alive": alive,
-                "workers_silent": len(state.leases) - alive,
+                "workers_alive": len(state.alive),
+                "workers_silent": state.silent,
             }
             if state.plan.order:
                 counts = state.counts
@@ -146,27 +144,23 @@ class RedisTarget:
         """
         with self.connected() as worker:
             reader = Reader(worker, self.key)
-            state, now = reader.existing(), float(worker.client.time()[0])
-            if used := [name for name, end in state.leases.items() if end > now]:
+            state = reader.existing()
+            if state.alive:
                 raise StateError(
-                    f"{self.name}: worker {used[0]} uses this crawl, and nothing was changed. Stop"
-                    f" the crawl first. If it was killed, try again in half a minute."
+                    f"{self.name}: worker {state.alive[0]} uses this crawl, and nothing was"
+                    f" changed. Stop the crawl first. If it was killed, try again in half a minute."
                 )
             reading = self._project.reading
             shared = SharedKey(worker, self.key, state.plan)
             try:
-                before, batch, size = state.counts.failed, Call(), 0
-                for row in reader.failed():
-                    if matches(row.failed.kind, reason):
-                        member = retried(row, reading).member if put_back else b""
-                        size += len(member)
-                        if batch.restored and (size > MOST_BYTES or len(batch.restored) == BATCH):
-                            shared.call(batch)
-                            batch, size = Call(), len(member)
-                        batch.restored[row.key] = member
-                if batch.restored:
-                    shared.call(batch)
-                return before - shared.counts.failed
+                members = (
+                    (row.key, retried(row, reading).member if put_back else b"")
+                    for row in reader.failed()
+                    if matches(row.failed.kind, reason)
+                )
+                for batch in in_calls(members, lambda each: len(each[1])):
+                    shared.call(Call(restored=dict(batch)))
+                return state.counts.failed - shared.counts.failed
             finally:
                 shared.leave()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import SECOND, Taken
@@ -30,7 +30,7 @@ class Finder:
     def in_flight(self) -> Iterator[tuple[Taken, str, float]]:
         """Yield the requests that were taken, by which worker, and since how many seconds."""
         clock, _ = self._reader.clock()
-        for field, value in self._scan("hscan", "taken"):
+        for field, value in self._reader.scan("hscan", "taken", _PORTION):
             taken = Taken.read(value, clock)
             yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
 
@@ -53,9 +53,9 @@ class Finder:
                 break
             last = b"(" + members[-1]
         _, skew = self._reader.clock()
-        for member, due in self._scan("zscan", "later"):
+        for member, due in self._reader.scan("zscan", "later", _PORTION):
             yield Taken.read_member(member), due / SECOND - skew
-        for entry, _ in self._scan("zscan", "unread"):
+        for entry, _ in self._reader.scan("zscan", "unread", _PORTION):
             yield Taken.read_member(entry.partition(b" ")[2]), 0.0
 
     def holds(self) -> dict[str, float]:
@@ -63,17 +63,6 @@ class Finder:
         clock, skew = self._reader.clock()
         return {
             slot.decode(errors="replace"): until / SECOND - skew
-            for slot, until in self._scan("zscan", "holds")
+            for slot, until in self._reader.scan("zscan", "holds", _PORTION)
             if until > clock
         }
-
-    def _scan(self, command: str, name: str) -> Iterator[tuple[bytes, Any]]:
-        """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice."""
-        cursor = 0
-        while True:
-            with self._worker.explained():
-                scan = getattr(self._worker.client, command)
-                cursor, found = scan(self._base + name, cursor, count=_PORTION)
-            yield from (found.items() if isinstance(found, dict) else found)
-            if not cursor:
-                return

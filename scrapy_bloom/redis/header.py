@@ -62,7 +62,8 @@ class State:
         slices: oldest first, without those that have expired. If all have, an empty one stands in
             for the next, which has no key yet.
         counts: of requests, when the last script had ended.
-        leases: when the lease of each worker ends, in seconds since 1970 by the server's clock.
+        alive: workers whose lease had not ended then.
+        silent: how many other workers there are.
         secret: the key of its probes.
     """
 
@@ -70,7 +71,8 @@ class State:
     plan: Plan
     slices: Sequence[SliceRow]
     counts: Counts
-    leases: dict[str, float]
+    alive: Sequence[str]
+    silent: int
     secret: bytes = field(repr=False)
 
     @classmethod
@@ -98,7 +100,7 @@ class State:
             counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
-            leases = {name: float(end) for name, end in ends.items()}
+            alive = [name for name, end in ends.items() if float(end) > now]
             epoch = header["epoch"].decode()
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
@@ -107,7 +109,7 @@ class State:
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(epoch, plan, live, counts, leases, secret)
+        return cls(epoch, plan, live, counts, alive, len(ends) - len(alive), secret)
 
     @property
     def items(self) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
@@ -34,6 +34,8 @@ from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
 
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
@@ -573,6 +575,23 @@ def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:
         end = at + _LENGTH.size + length
         yield text[at + _LENGTH.size : end], now + _SECONDS.unpack_from(text, end)[0]
         at = end + _SECONDS.size
+
+
+def in_calls(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield items in batches, each as large as one call may be.
+
+    :param size: returns how many bytes one of them has.
+    """
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if batch and (total > MOST_BYTES or len(batch) == BATCH):
+            yield batch
+            batch, total = [], size(item)
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 def ask(

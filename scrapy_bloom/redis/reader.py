@@ -116,11 +116,21 @@ class Reader:
 
         :raises BackendError: if the server cannot be used.
         """
-        name, cursor = beginning(self._key) + "failed", 0
+        return (Listed.read(*row) for row in self.scan("hscan", "failed", _PORTION))
+
+    def scan(self, command: str, name: str, count: int) -> Iterator[tuple[bytes, Any]]:
+        """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice.
+
+        :param name: how its key ends.
+        :param count: about how many are read at once.
+        :raises BackendError: if the server cannot be used.
+        """
+        key, cursor = beginning(self._key) + name, 0
         while True:
             with self._worker.explained():
-                cursor, rows = self._worker.client.hscan(name, cursor, count=_PORTION)
-            yield from (Listed.read(key, value) for key, value in rows.items())
+                scan = getattr(self._worker.client, command)
+                cursor, found = scan(key, cursor, count=count)
+            yield from (found.items() if isinstance(found, dict) else found)
             if not cursor:
                 return
 
