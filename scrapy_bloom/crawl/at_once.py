@@ -43,7 +43,7 @@ class Checks:
     """
 
     def __init__(self, identifier: Identifier, report: Report, filter_: Filter) -> None:
-        self._identifier, self._report, self._filter = identifier, report, filter_
+        self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
         self.judge = Judge(identifier, report)
         self.judge.marks = filter_
@@ -59,17 +59,8 @@ class Checks:
         return self._add(mark) if max_age is None else self._add_aged(mark, max_age)
 
     def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: it was new, but the scheduler lost it.
-
-        The pages that redirected to it are forgotten as well: only they lead to it.
-        """
+        """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
         try:
-            known = [
-                marked
-                for pages in self.judge.following(self._identifier.page_of(request))
-                for page in pages
-                for marked in self._filter.forget_many(page)
-            ]
-            self._report.add(stats.WITHDRAWN, int(known[0]))
+            self._report.add(stats.WITHDRAWN, int(self.judge.withdraw(request)))
         except Exception as error:  # noqa: BLE001 - the crawl continues without
             self._report.check_failed(request, error)

@@ -582,9 +582,14 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         engine.close_spider(crawler.spider, reason)
 
 
+def _reactor() -> Any:
+    """Return the reactor, or None: importing it would install one."""
+    return sys.modules.get("twisted.internet.reactor")
+
+
 def call_later(seconds: float, do: Callable[[], object]) -> Any:
     """Call `do` after a delay, with or without a reactor; return an object with ``cancel()``."""
-    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
+    reactor = _reactor()
     if reactor is None:
         return asyncio.get_running_loop().call_later(seconds, do)
     return reactor.callLater(seconds, do)
@@ -638,7 +643,7 @@ def _loop_caller() -> Callable[..., object] | None:
 
     None if there is no reactor, and no loop is running.
     """
-    reactor: Any = sys.modules.get("twisted.internet.reactor")  # importing it would install one
+    reactor = _reactor()
     if reactor is not None:
         return cast("Callable[..., object]", reactor.callFromThread)
     with suppress(RuntimeError):
@@ -684,8 +689,7 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
     :returns: a Deferred that fires with the result. If neither is running, `function` ran here.
     """
     done: Deferred[T] = Deferred()
-    reactor: Any = sys.modules.get("twisted.internet.reactor")  # as above
-    call_back = _loop_caller()
+    reactor, call_back = _reactor(), _loop_caller()
     if call_back is None or (reactor is not None and not reactor.running):
         done.callback(function())
         return done

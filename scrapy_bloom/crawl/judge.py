@@ -141,22 +141,28 @@ class Judge:
         Deferred.fromCoroutine(self._forget(request, page))
         return known
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: Request) -> bool:
         """Make the page of a request eligible again: it was new, and the request is lost.
 
         The pages that redirected to it are forgotten as well: only they lead to it. Raises whatever
         the fingerprinter or the filter does.
+
+        :returns: whether it was marked, if that is known at once.
         """
-        for pages in self.following(self.identifier.page_of(request)):
+        answers: list[bool] = []
+        for pages in self._following(self.identifier.page_of(request)):
             for page in pages:
                 answer = self.marks.forget_many(page)
                 if isinstance(answer, Deferred):
                     answer.addBoth(self._withdrawn, self.ledger.ask())
+                else:
+                    answers += answer
+        return bool(answers) and answers[0]
 
     def _withdrawn(self, _: object, question: int) -> None:
         self.ledger.answer(question)
 
-    def following(self, page: Page) -> Iterator[list[Page]]:
+    def _following(self, page: Page) -> Iterator[list[Page]]:
         """Yield pages to forget, in batches, until nothing follows: first a page alone.
 
         Next come those whose redirects to it were dropped, and so on. Forget a batch before asking
@@ -175,7 +181,7 @@ class Judge:
         """Forget a page, and those that follow it; no page in flight is done before that."""
         question = self.ledger.ask()
         try:
-            for pages in self.following(page):
+            for pages in self._following(page):
                 answers = [self.marks.forget_many(page) for page in pages]
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer

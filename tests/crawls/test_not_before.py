@@ -8,12 +8,12 @@ from itertools import count
 import pytest
 import scrapy
 from pytest_twisted import ensureDeferred
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import Follower, crawl, download, settings_at
+from support.crawling import Asked, Follower, crawl, download, settings_at
 from support.sites import Pages, fan
 from support.spiders import Lambdas
 from twisted.internet.defer import Deferred, gatherResults
@@ -143,16 +143,10 @@ async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
 async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(kept, caplog):
     caplog.set_level("INFO")
 
-    class Fed(Delaying):
+    class Fed(Asked, Delaying):
         """Gets a request when it is idle, as spiders of scrapy-redis do."""
 
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.feed, signal=signals.spider_idle)
-            return spider
-
-        def feed(self):
+        def idle(self):
             if self.parsed and self.parsed[-1].endswith("/"):
                 self.crawler.engine.crawl(Request(self.url + "fed", callback=self.enough))
             raise DontCloseSpider
@@ -174,14 +168,8 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
 async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, caplog):
     """Nothing waits for a time then: to say until when raised an error."""
 
-    class Fed(Follower):
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.feed, signal=signals.spider_idle)
-            return spider
-
-        def feed(self):
+    class Fed(Asked, Follower):
+        def idle(self):
             self.crawler.engine.crawl(Request(self.url + "fed"))
 
     with Pages(fan("a") | {"/fed": []}) as pages:

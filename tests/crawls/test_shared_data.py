@@ -9,12 +9,11 @@ from scrapy import Request
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 from support import kinds
-from support.crawling import Follower, crawl, messages, settings_at
+from support.crawling import Follower, Leaves, StartsNothing, crawl, messages, settings_at
 from support.kinds import RAN, Color
 from support.queues import left
 from support.sites import Pages, fan
 
-from scrapy_bloom.crawl.engine import close_spider
 from scrapy_bloom.redis.client import beginning
 
 pytestmark = pytest.mark.server
@@ -55,20 +54,12 @@ class Carrying(Follower):
         return kinds.Form(response.urljoin(href), cb_kwargs=self.data)
 
 
-class Leaving(Carrying):
-    """Follows the links of the first page only, and stops."""
-
-    def parse(self, response, **carried):
-        yield from super().parse(response, **carried)
-        close_spider(self.crawler, "enough")
+class Leaving(Leaves, Carrying):
+    pass
 
 
-class Nothing(Carrying):
-    """Makes no requests of its own."""
-
-    async def start(self):
-        for _ in ():
-            yield
+class Nothing(StartsNothing, Carrying):
+    pass
 
 
 @ensureDeferred

@@ -12,7 +12,16 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from support import kept_spiders
-from support.crawling import KEPT, SCRAPYS, Follower, crawl, make_crawler, settings_at
+from support.crawling import (
+    KEPT,
+    SCRAPYS,
+    Follower,
+    Leaves,
+    StartsNothing,
+    crawl,
+    make_crawler,
+    settings_at,
+)
 from support.graceful_stop import Stopping
 from support.in_flight import taken_by
 from support.lease_times import all_are_well, shift_leases
@@ -25,7 +34,7 @@ from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from scrapy_bloom.crawl.engine import Pulse, call_later, close_spider
+from scrapy_bloom.crawl.engine import Pulse, call_later
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import delete
@@ -77,20 +86,12 @@ def marked(server, key):
     return sum(int(row.split(b":")[6]) for row in slices.split())
 
 
-class Leaving(Follower):
-    """Follows the links of the first page only, and stops."""
-
-    def parse(self, response):
-        yield from super().parse(response)
-        close_spider(self.crawler, "enough")
+class Leaving(Leaves, Follower):
+    pass
 
 
-class Nothing(Follower):
-    """Makes no requests of its own."""
-
-    async def start(self):
-        for _ in ():
-            yield
+class Nothing(StartsNothing, Follower):
+    pass
 
 
 @ensureDeferred

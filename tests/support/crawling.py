@@ -3,10 +3,11 @@
 import os
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import maybe_deferred_to_future
 
+from scrapy_bloom.crawl.engine import close_spider
 from support.processes import CHOSEN, Run, environment
 
 ADDONS = {"scrapy_bloom.Addon": 500}
@@ -54,6 +55,32 @@ class Follower(Spider):
 
     def request(self, response, href):
         return response.follow(href)
+
+
+class Asked:
+    """Mixed into a spider: calls its `idle` when it is idle."""
+
+    @classmethod
+    def from_crawler(cls, crawler, *arguments, **keywords):
+        spider = super().from_crawler(crawler, *arguments, **keywords)
+        crawler.signals.connect(spider.idle, signal=signals.spider_idle)
+        return spider
+
+
+class Leaves:
+    """Mixed into a spider: follows the links of the first page only, and stops."""
+
+    def parse(self, response, **carried):
+        yield from super().parse(response, **carried)
+        close_spider(self.crawler, "enough")
+
+
+class StartsNothing:
+    """Mixed into a spider: makes no requests of its own."""
+
+    async def start(self):
+        for _ in ():
+            yield
 
 
 def kept(job, **settings):

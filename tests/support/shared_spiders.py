@@ -6,11 +6,10 @@ from contextlib import suppress
 from hashlib import sha1
 
 import redis
-from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 from w3lib.url import canonicalize_url
 
-from support.crawling import Follower
+from support.crawling import Asked, Follower
 
 with suppress(ModuleNotFoundError):
     from scrapy.linkextractors import LinkExtractor
@@ -25,19 +24,13 @@ with suppress(ModuleNotFoundError):
             return {"url": response.url}
 
 
-class Worker(Follower):
+class Worker(Asked, Follower):
     """Stays idle until somebody sets the key `done` in the Redis that it names."""
 
     name = "worker"
     done = ""
 
-    @classmethod
-    def from_crawler(cls, crawler, *arguments, **keywords):
-        spider = super().from_crawler(crawler, *arguments, **keywords)
-        crawler.signals.connect(spider.stay, signal=signals.spider_idle)
-        return spider
-
-    def stay(self):
+    def idle(self):
         if self.done:
             with redis.Redis.from_url(self.done) as client:
                 if not client.exists("done"):
