@@ -395,10 +395,17 @@ class Frontier:
         return worked
 
     def _note_closing(self) -> None:
-        """Say once for what a spider that closes still waits."""
-        count = len(self._in_flight)
-        if count and not self._closing_noted and self._engine.closing:
-            self._closing_noted = True
+        """Put back what was not sent when the spider begins to close; log what it waits for.
+
+        Scrapy would send it first, at the pace of each host.
+        """
+        if self._closing_noted or not self._engine.closing:
+            return
+        self._closing_noted = True
+        self._backend.stop()
+        count = len(self._in_flight) - self._engine.take_all_back()
+        self._note_ended()
+        if count > 0:
             self._report.info(
                 f"The spider is closing: finishing {counted(count, 'page')}; Ctrl-C again is safe:"
                 f" they are fetched again."

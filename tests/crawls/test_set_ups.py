@@ -15,6 +15,7 @@ from support.sites import Pages, fan
 from support.waiting import until
 
 from scrapy_bloom import JobInUseError, StateError
+from scrapy_bloom.crawl.engine import call_later
 from scrapy_bloom.local.job import REQUESTS, Job
 
 pytestmark = pytest.mark.server
@@ -190,3 +191,33 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
     with Pages(fan("a", b=answer_when_it_is_said)) as pages:
         await crawl(Closing, settings_at(place, request), url=pages.url + "/")
     assert warned("The spider is closing", logging.INFO) == [said]
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job, warned):
+    """Scrapy sends all that waits in its downloader first, at the pace of each host."""
+
+    class Closing(Follower):
+        name = "follower"
+        __module__, __qualname__ = Follower.__module__, Follower.__qualname__
+
+        def parse(self, response):
+            self.slot = self.crawler.engine.downloader.slots["127.0.0.1"]
+            self.slot.delay = 900.0
+            yield from super().parse(response)
+            self.close_when_some_wait()
+
+        def close_when_some_wait(self):
+            if len(self.slot.queue) > 8:
+                close(self.crawler)
+            else:
+                call_later(0.01, self.close_when_some_wait)
+
+    with Pages(fan(*range(20))) as pages:
+        await crawl(Closing, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
+        assert sum(pages.hits.values()) == 1
+        assert warned("The spider is closing", logging.INFO) == []
+        crawler = await crawl(Follower, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
+        assert pages.hits == {"/": 1, **{f"/{leaf}": 1 for leaf in range(20)}}
+    assert crawler.stats.get_value("bloom/frontier/recovered") is None
