@@ -44,7 +44,7 @@ NOT_FORGOTTEN: Final = Stat(
 )
 FAILED: Final = Stat("bloom/failed/{kind}", "pages that failed, by why: a status, or an exception")
 REDIRECTED: Final = Stat(
-    "bloom/redirected_to_seen", "pages that were redirected to a page that was seen: not parsed"
+    "bloom/redirected_to_seen", "pages that were redirected to a page seen before: not parsed"
 )
 STEP: Final = Stat(
     "bloom/canonical/{step}",

@@ -186,7 +186,8 @@ class Frontier:
 
     def describe(self) -> tuple[str, ...]:
         """Bring the stats of the filter up to date; return what else is known, as phrases."""
-        return f"{len(self._in_flight):,} in flight", *self._backend.describe()
+        here = " here" if self._backend.shared else ""
+        return f"{len(self._in_flight):,} in flight{here}", *self._backend.describe()
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.

@@ -396,12 +396,15 @@ class LocalBackend(Backend):
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:
     """Log and count what a job has at the start of a run."""
-    contents = ""
+    contents, again = "", job.store.failed.left
     if job.previous or job.restored or waiting:
-        contents = f"{counted(job.restored, 'page')} known, {counted(waiting, 'request')} to fetch"
+        to_fetch = counted(waiting + again, "request")
+        contents = f"{counted(job.restored, 'page')} known, {to_fetch} to fetch"
     if job.in_flight:
         contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
         report.set(stats.RECOVERED, job.in_flight)
+    if again:
+        contents += f", {again:,} of them failed in earlier runs"
     resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
     report.opened(
         "Crawl state",
@@ -412,9 +415,7 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         unclean=unclean,
     )
     report.set(stats.PENDING, len(job.store))
-    if again := job.store.failed.left:
-        report.fetched_again(again)
-    elif job.is_finished(waiting=waiting > 0):
+    if not again and job.is_finished(waiting=waiting > 0):
         report.finished(job.folder, job.restored)
 
 

@@ -47,8 +47,10 @@ def report_opened(
     contents = f"{counted(state.items, 'page')} known"
     if not crawl:
         contents += "; a kill loses what this process has to fetch"
-    elif state.items or state.counts.waiting or state.counts.taken:
-        contents += f", {counted(state.counts.waiting, 'request')} waiting"
+    elif state.items or state.counts.waiting or state.counts.taken or state.counts.failed:
+        contents += f", {counted(state.counts.waiting, 'request')} to fetch"
+        if failed := state.counts.failed:
+            contents += f", {failed:,} on the failed list"
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
@@ -175,4 +177,4 @@ def describe_crawl(report: Report, shared: SharedKey) -> tuple[str, ...]:
         return ()
     held = f", {counts.held:,} left alone" if counts.held else ""
     hosts = counted(counts.hosts, "host") + held
-    return f"{counts.taken:,} in all", counted(counts.workers, "worker"), hosts
+    return f"{counts.taken:,} across {counted(counts.workers, 'worker')}", hosts

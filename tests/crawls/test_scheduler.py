@@ -384,13 +384,14 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to seen pages,)?"
+        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to pages seen before,)?"
         r" (\d+) waiting; expected loss 0\.0 pages\.",
         stopped,
     )
     assert summary, stopped
     waiting = f"{summary[1]} requests to fetch"
     assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
+    assert finished.startswith("Crawl finished: ")
     assert ", 0 waiting; " in finished
 
 

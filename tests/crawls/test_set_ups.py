@@ -170,6 +170,31 @@ async def test_a_run_that_finds_nothing_is_explained_once(storage, warned):
             assert len(warned("othing ")) == (kept and storage.get("SCHEDULER") is not None)
 
 
+class Idle(Follower):
+    """Yields nothing at all."""
+
+    async def start(self):
+        for nothing in ():
+            yield nothing
+
+
+@ensureDeferred
+async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finished(
+    storage, warned
+):
+    class Closed(Idle):
+        async def start(self):
+            close(self.crawler)
+            for nothing in ():
+                yield nothing
+
+    for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
+        await crawl(spider, storage)
+        [said] = warned("Crawl ", logging.INFO)[-1:]
+        assert said.startswith(ended)
+        assert said.endswith("; expected loss 0.0 pages.")
+
+
 # Ctrl-C
 
 

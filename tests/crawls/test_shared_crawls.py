@@ -135,7 +135,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     assert site.missed == set()
     run = workers.runs[1]
     states = re.findall(
-        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight, \d+ in all,"
+        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight here, \d+ across"
         r" (\d) workers?, \d+ hosts?, expected loss 0\.0 pages",
         run.log,
     )
