@@ -117,8 +117,8 @@ class Report:
             self.warn(
                 f"{_MANY} pages were redirected to {url}, which was fetched for another one: a page"
                 f" to log in, or that blocks crawlers? They are not parsed, and count as redirected"
-                f" to pages seen before. To have them fetched again by the next run, add the status of the"
-                f" redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
+                f" to pages seen before. To have them fetched again by the next run, add the status"
+                f" of the redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
             )
 
     def flush(self) -> None:

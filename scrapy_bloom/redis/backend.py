@@ -381,7 +381,7 @@ class RedisBackend(Backend):
         account = await run_beside(self._queue.close)
         if not self.broken:
             self._report.account = account = account or self.account()
-            warn_of_failed(self._report, account)
+            warn_of_failed(self._report, account, self._spider.name)
         return not (self.broken or self._queue.has_work)
 
     # What waits

@@ -141,13 +141,13 @@ def log_waiting(report: Report, queue: SharedQueue) -> None:
     run_beside(queue.shared.holders).addCallbacks(log, lambda _: None)
 
 
-def warn_of_failed(report: Report, account: Account) -> None:
+def warn_of_failed(report: Report, account: Account, spider: str) -> None:
     """Warn if there are requests on the failed list that no page is to blame for."""
     if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
             f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
             f" {MOST_TRIES} workers died with it or were blocked by it. 'scrapy bloom queue"
-            f" --failed' shows which, and 'scrapy bloom queue --retry' puts them back."
+            f" --spider {spider} --failed' shows which, and with '--retry' puts them back."
         )
 
 

@@ -32,6 +32,9 @@ pytestmark = pytest.mark.server
 SITE = "http://books.test"
 mark_of = CanonicalFingerprinter().fingerprint
 
+AGAIN = "the next run fetches it again, and gives it up after 2 more failures an hour apart"
+GIVEN_UP = "given up after 3 runs, 'queue --retry' puts it back"
+
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
@@ -121,8 +124,11 @@ def test_a_job_says_where_each_page_is(bloom):
     assert told(bloom, "kept", *paths) == [
         "waiting or in flight, number 2 of books.test",
         "waiting or in flight, not before @900",
-        "failed in 1 run, last @000: 503",
-        "failed in 3 runs, last @000, given up: ValueError in parse: no price",
+        (
+            "failed @000: 503; the next run fetches it again, and gives it up after 2 more failures an"
+            " hour apart"
+        ),
+        f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
         "done",
         "done",
         "unknown",
@@ -143,7 +149,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
     flew, *others = told(bloom, redis.target, *paths)
     assert flew.startswith(f"in flight at worker {name}")
     assert others == [
-        "failed in 1 run, last @000 at worker w7: 503",
+        f"failed @000 at worker w7: 503; {AGAIN}",
         "waiting, number 1 of books.test",
         "waiting, number 3 of books.test",
         "waiting, number 4 of books.test",
