@@ -169,6 +169,8 @@ def check_header(path: Path) -> None:
     try:
         with path.open("rb") as file:
             header = file.read(100)
+    except FileNotFoundError:
+        raise StateError(f"{path}: found nothing, expected a file of scrapy-bloom.") from None
     except OSError as error:
         raise unusable(path, error) from error
     if not header.startswith(_MAGIC) or header[68:72] != APPLICATION.to_bytes(4, "big"):

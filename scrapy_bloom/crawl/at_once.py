@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.report import Report, Verdict
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ class Checks:
     def __init__(self, identifier: Identifier, report: Report, filter_: Filter) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
+        self._check_keys = MetaKeys(report).check
         self.judge = Judge(identifier, report)
         self.judge.marks = filter_
         self.forget = self.judge.forget
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
+        self._check_keys(request.meta)
         verdict = self.judge.check(request, self._ask)
         assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
         return verdict

@@ -26,6 +26,7 @@ from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
+from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
@@ -64,6 +65,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
+        self._check_keys = MetaKeys(report).check
         self._judge = Judge(crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
@@ -102,6 +104,7 @@ class Frontier:
 
     def _enqueue(self, request: Request) -> bool:
         meta, offer, in_flight = request.meta, self._offer, self._in_flight
+        self._check_keys(meta)
         origin = in_flight.origin_of(request)
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Any = ERROR

@@ -68,6 +68,25 @@ async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named
     assert len(said) == ("BLOOM_REDIS_URL" not in storage)
 
 
+# Meta keys
+
+
+@ensureDeferred
+async def test_a_mistyped_meta_key_is_named_once(storage, warned):
+    class Mistyping(Follower):
+        def request(self, response, href):
+            mistyped = {"bloom_maxage": "1h", "bloom_x": 1, "own": 2, "bloom_delay": 0}
+            return response.follow(href, meta=mistyped)
+
+    with Pages(fan(*range(5))) as pages:
+        await crawl(Mistyping, storage, url=pages.url + "/")
+    end = " It has no effect. This is logged once."
+    assert sorted(warned("meta key")) == [
+        f"There is no meta key bloom_maxage; did you mean bloom_max_age?{end}",
+        f"There is no meta key bloom_x.{end}",
+    ]
+
+
 # Schedulers
 
 

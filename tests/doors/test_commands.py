@@ -351,6 +351,17 @@ def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
     assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
 
 
+def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, target):
+    others = hexadecimal(fingerprints(150, "of another kind"))
+    code, lines, [error] = bloom(f"add {target} -", stdin=others)
+    assert (code, lines) == (1, ["150 pages marked; 0 marked before"])
+    assert error.startswith(
+        "none of these fingerprints was among the 50 pages that the filter knew"
+    )
+    assert bloom(f"add {target} -", stdin=others)[::2] == (0, [])
+    assert bloom(f"add {target} {fingerprints(1, 'c')[0].hex()}")[::2] == (0, [])
+
+
 # What a stranger may have written
 
 

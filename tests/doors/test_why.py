@@ -124,10 +124,7 @@ def test_a_job_says_where_each_page_is(bloom):
     assert told(bloom, "kept", *paths) == [
         "waiting or in flight, number 2 of books.test",
         "waiting or in flight, not before @900",
-        (
-            "failed @000: 503; the next run fetches it again, and gives it up after 2 more failures an"
-            " hour apart"
-        ),
+        f"failed @000: 503; {AGAIN}",
         f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
         "done",
         "done",
