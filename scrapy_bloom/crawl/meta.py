@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_bloom.crawl.engine import BACK
 from scrapy_bloom.crawl.history import AGAIN, CHAIN, ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.later import DELAY
+from scrapy_bloom.crawl.scrapy.engine import BACK
 from scrapy_bloom.fingerprinter import META_KEY as CANONICAL
 from scrapy_bloom.settings import MAX_AGE
 

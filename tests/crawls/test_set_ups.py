@@ -15,7 +15,7 @@ from support.sites import Pages, fan
 from support.waiting import until
 
 from scrapy_bloom import JobInUseError, StateError
-from scrapy_bloom.crawl.engine import call_later
+from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local.job import REQUESTS, Job
 
 pytestmark = pytest.mark.server
