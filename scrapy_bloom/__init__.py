@@ -9,6 +9,8 @@ from scrapy_bloom._version import __version__ as __version__
 
 if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.addon import Addon as Addon
+    from scrapy_bloom.callbacks import forget as forget
+    from scrapy_bloom.callbacks import hold as hold
     from scrapy_bloom.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_bloom.errors import BackendError as BackendError
     from scrapy_bloom.errors import BloomError as BloomError
@@ -19,7 +21,6 @@ if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.filter.bloom import LocalFilter as LocalFilter
     from scrapy_bloom.filter.info import FilterInfo as FilterInfo
     from scrapy_bloom.fingerprinter import CanonicalFingerprinter as CanonicalFingerprinter
-    from scrapy_bloom.forgetting import forget as forget
     from scrapy_bloom.redis.filter import RedisFilter as RedisFilter
     from scrapy_bloom.retry_after import RetryAfter as RetryAfter
     from scrapy_bloom.scheduler import Scheduler as Scheduler
@@ -39,7 +40,8 @@ _ROOMS = {
     "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",
-    "forget": "forgetting",
+    "forget": "callbacks",
+    "hold": "callbacks",
 }
 
 

@@ -30,6 +30,7 @@ from scrapy_bloom import (
     StateError,
     __version__,
     forget,
+    hold,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -60,6 +61,7 @@ def in_a_crawl(
     """Use scheduler, filter and signal as Scrapy does."""
     crawler.signals.connect(flush, signal=before_commit)
     assert_type(forget(request, crawler), bool)
+    assert_type(hold(request, crawler, "5m") or hold(request, crawler, 2.5), bool)
     scheduler = Scheduler.from_crawler(crawler)
     assert_type(scheduler, Scheduler)
     scheduler.open(spider)
