@@ -53,8 +53,8 @@ STEP: Final = Stat(
 
 PENDING: Final = Stat(
     "bloom/frontier/pending",
-    "requests that `scrapy_bloom.Scheduler` has stored: in a `JOBDIR` those that are not done, in"
-    " Redis those that wait, as last reported",
+    "requests that wait with `scrapy_bloom.Scheduler`, without those in flight; in Redis as last"
+    " reported",
 )
 LATER: Final = Stat(
     "bloom/frontier/later",

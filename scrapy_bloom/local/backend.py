@@ -285,7 +285,7 @@ class LocalBackend(Backend):
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
-        self._report.set(stats.PENDING, len(self._store))
+        self._report.set(stats.PENDING, len(self._store) - self._store.in_flight)
         return True
 
     def stop(self) -> None:

@@ -29,7 +29,7 @@ class Engine(SimpleNamespace):
 async def opened_in(job):
     """Return a job directory in which all hosts share one queue; and its engine."""
     crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
-    engine.is_from_start = lambda _: False
+    engine.is_from_start, engine.stats = lambda _: False, crawler.stats
     settings = Settings.of(crawler)
     crawl = Crawl(
         *(crawler, Spider("spider"), settings, Report(crawler), engine),
@@ -85,3 +85,15 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
         assert backend.due < float("inf")
         assert await backend.exchange(busy=False, held=False)
     assert await backend.close()
+
+
+@ensureDeferred
+async def test_what_is_in_flight_does_not_wait(job):
+    backend, engine = await opened_in(job)
+    for number in range(3):
+        backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
+    assert backend.take()
+    assert await backend.exchange(busy=True, held=False)
+    assert engine.stats.get_value("bloom/frontier/pending") == 2
+    assert await backend.close()  # it waits for the next run
+    assert engine.stats.get_value("bloom/frontier/pending") == 3
