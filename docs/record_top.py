@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
@@ -59,10 +60,9 @@ THEME = TerminalTheme(
     [(0, 0, 0), (241, 112, 103), (94, 207, 165), (229, 192, 90)] + [(120, 160, 220)] * 4,
 )
 SVG = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><style>{styles}\n'
-    "text{{font:20px monospace;white-space:pre}}</style>"
-    '<rect width="100%" height="100%" rx="8" fill="#1e1e1e"/>'
-    '<g transform="translate({terminal_x},{terminal_y})">{matrix}</g></svg>\n'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-16 -12 {terminal_width} {terminal_height}">'
+    "<style>{styles}\ntext{{font:20px monospace;white-space:pre}}</style>"
+    '<rect x="-16" y="-12" width="100%" height="100%" rx="8" fill="#1e1e1e"/>{matrix}</svg>\n'
 )
 NOT_FOUND, AWAY = 23, 41  # of so many pages one
 BROKEN_FROM = 40  # number of a page of the host that asks to be left alone
@@ -85,7 +85,8 @@ class Site(BaseHTTPRequestHandler):
         self.end_headers()
         links = [f"/{4 * number + n}" for n in range(1, 5)]
         links += [f"http://{name}/" for name in HOSTS] * (not number)
-        self.wfile.write("".join(f'<a href="{link}">' for link in links).encode())
+        with suppress(ConnectionError):  # a worker was killed
+            self.wfile.write("".join(f'<a href="{link}">' for link in links).encode())
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -144,7 +145,7 @@ def record(server: LocalRedis, workers: list[subprocess.Popen[bytes]], path: Pat
         row["name"] = f"crawler-{numbers[row['name'].split(':')[-2]]}:4711:x"
     title, rest = "[bold green]$[/] scrapy bloom top\n", view(facts, WIDTH)
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(title, rest)
+    console.print(title, rest, "\n")
     drawn = console.export_svg(theme=THEME, code_format=SVG, unique_id="t")
     path.write_text(re.sub(r' clip-path="[^"]*"', "", drawn), "utf-8")
 

@@ -107,15 +107,18 @@ class RedisTarget:
             if not state.plan.order:
                 raise no_requests(self.name)
             taken = reader.taken()
+            lease = upkeep.LEASE
             workers = [
                 {
                     "name": name,
-                    "lease": max(0.0, left),
-                    "unheard": max(0.0, upkeep.LEASE - left),
+                    "lease": max(0.0, min(left, lease)),
+                    "silent": lease - left
+                    if left < lease * 2 / 3 and name in state.leases
+                    else 0.0,
                     "dead": state.dead.get(name, 0.0),
                     "in_flight": len(taken.get(name, ())),
                 }
-                for name, left in {**state.leases, **dict.fromkeys(state.dead, 0.0)}.items()
+                for name, left in {**dict.fromkeys(state.dead, 0.0), **state.leases}.items()
             ]
             facts = {**self._owner(state), "items": state.items, **_progress(reader, state)}
             return facts | {"workers": workers, "slots": reader.slots(_SLOTS), "taken": taken}

@@ -36,7 +36,6 @@ _LEAST: Final = 12  # columns of a name
 _BESIDE: Final = 46  # columns of the others
 _ROWS: Final = 20  # of a table, in a pipe
 _AROUND: Final = 3  # lines around a table
-_SILENT: Final = 10.0  # seconds: a worker is usually heard of every two
 
 
 def draw(looks: Iterable[tuple[dict[str, Any], str]]) -> None:
@@ -71,7 +70,7 @@ def view(facts: dict[str, Any], width: int, height: int = 0, problem: str = "") 
     :param problem: as for :func:`draw`.
     """
     summary = Table.grid(padding=(0, 2))
-    for name, value in _summary(facts):
+    for name, value in _summary(facts, width):
         summary.add_row(Text(name, "dim"), value if isinstance(value, Text) else _text(value))
     parts: list[RenderableType] = [_cut(facts["target"], width, "bold")]
     if problem:
@@ -80,23 +79,25 @@ def view(facts: dict[str, Any], width: int, height: int = 0, problem: str = "") 
     workers, hosts = [*_workers(facts, width)], [*_hosts(facts, width)]
     tables = [(_WORKERS, workers, len(workers)), (_HOSTS, hosts, facts.get("hosts", 0))]
     tables = [each for each in tables if each[1]]
-    room = (height - summary.row_count - 2) // max(1, len(tables)) - _AROUND if height else _ROWS
-    for header, rows, count in tables:
-        shown = rows[: max(1, room)]
+    room = height - summary.row_count - 2 - _AROUND * len(tables) if height else 2 * _ROWS
+    for number, (header, rows, count) in enumerate(tables):
+        shown = rows[: max(1, room // (len(tables) - number))]
+        room -= len(shown)
         parts += ["", _table(header, shown)]
         if count > len(shown):
             parts.append(Text(f"and {counted(count - len(shown), 'other')}", "dim"))
     return Group(*parts)
 
 
-def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str | Text]]:
+def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Text]]:
     """Yield (label, value) rows."""
     account, change = facts["account"], ""
     yield from owner(facts)
     yield from status(facts)
     if "history" in facts:
-        rate = f"{facts['pages_per_second']:,.1f}"
-        yield "pages/s", Text.assemble((rate, "bold"), "  ", (_bars(facts["history"]), "green"))
+        rate, history = f"{facts['pages_per_second']:,.1f}  ", facts["history"]
+        bars = _bars(history[-max(1, width - 24) :]) if len(history) > 1 else ""
+        yield "pages/s", Text.assemble((rate, "bold"), (bars, "green"))
         change = f" ({facts['waiting_per_minute']:+,.0f}/min)"
     yield "pages known", f"{facts['items']:,}"
     yield "waiting", f"{account['waiting']:,}{change}"
@@ -121,8 +122,8 @@ def _workers(facts: dict[str, Any], width: int) -> Iterator[tuple[Text, ...]]:
         )
         if row["dead"]:
             lease, rate, state = "", "", Text(f"DEAD since {moment(row['dead'])[-8:]}", "red")
-        elif row["unheard"] > _SILENT:
-            state = Text(f"SILENT for {row['unheard']:,.0f} s", "yellow")
+        elif row["silent"]:
+            state = Text(f"SILENT for {row['silent']:,.0f} s", "yellow")
         name = row["name"].rpartition(":")[0] or row["name"]  # what follows makes it unique
         cells = _cut(name, width - _BESIDE), lease, f"{row['in_flight']:,}", rate, state
         yield tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells)
@@ -131,7 +132,7 @@ def _workers(facts: dict[str, Any], width: int) -> Iterator[tuple[Text, ...]]:
 def _hosts(facts: dict[str, Any], width: int) -> Iterator[tuple[Text, ...]]:
     """Yield a row for each host, the one with most requests first."""
     for row in sorted(facts.get("slots", ()), key=lambda row: (-row["waiting"], row["name"])):
-        turn = f"in {row['wait']:,.1f} s" if row["wait"] else "now"
+        turn = f"in {row['wait']:,.1f} s" if row["wait"] >= 0.1 else "now"  # noqa: PLR2004
         pace = f"{row['delay']:g} s" if row["delay"] else "none"
         until = f"paused until {moment(row['until'])[-8:]}" if row["until"] else ""
         name = _cut(row["name"] or "all hosts", width - _BESIDE)

@@ -61,12 +61,13 @@ def _looks(
 
     :param facts: of the first look.
     """
-    problem, rates = "", Rates()
+    rates, problem = Rates(), ""
+    facts = rates.add(facts)
     while True:
-        yield (facts if problem else rates.add(facts)), problem
+        yield facts, problem
         time.sleep(interval)
         try:
-            facts, problem = target.look(), ""
+            facts, problem = rates.add(target.look()), ""
         except BloomError as error:  # it may come back
             problem = str(error)
 
