@@ -8,11 +8,12 @@ from itertools import islice
 from time import time
 
 from scrapy_bloom.commands.output import moment, show, table
+from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
@@ -47,10 +48,7 @@ def run(args: Namespace, project: Project) -> int:
         return 0
     facts = target.info()
     if "waiting" not in facts:
-        raise StateError(
-            f"{target.name}: found a filter without requests, expected those of"
-            f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
-        )
+        raise no_requests(target.name)
     if args.failed:
         failed = (each for each in target.failed() if matches(each.reason, args.reason))
         shown = [*islice(failed, args.peek)]
