@@ -299,6 +299,5 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StateError:
         return damaged(path, error)
     return StateError(
         f"{getattr(error, 'filename', None) or path}: {getattr(error, 'strerror', None) or error}."
-        f" Expected a place where this user can read and write, with room on the disk. What was"
-        f" there was left as it is."
+        f" This path must be readable and writable, with free disk space. Nothing was changed."
     )

@@ -46,7 +46,7 @@ def report_opened(
     state = shared.state
     contents = f"{counted(state.items, 'page')} known"
     if not crawl:
-        contents += "; a kill loses what this process has to fetch"
+        contents += "; if this process is killed, its pending requests are lost"
     elif state.items or state.counts.waiting or state.counts.taken or state.counts.failed:
         contents += f", {counted(state.counts.waiting, 'request')} to fetch"
         if failed := state.counts.failed:

@@ -271,6 +271,6 @@ def test_a_file_that_is_no_filter_is_refused_and_left_as_it_is(tmp_path, make, f
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     path = tmp_path / "folder" / "filter"
-    with pytest.raises(StateError, match=r"folder.*Expected a place where this user can"):
+    with pytest.raises(StateError, match=r"folder.*This path must be readable and writable"):
         LocalFilter().save(path)
     assert file.log_size(path) == 0

@@ -145,7 +145,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     assert run.log.count("Nothing to fetch right now: waiting for") == 1
     back = run.stat("bloom/frontier/requeued")
     assert len(site.repeated) <= back
-    assert f"{back:.0f} requests of workers that missed their lease are back" in run.log
+    assert f"requeued {back:.0f} requests from workers whose lease expired" in run.log
     assert queue_is_empty(server)
 
 
