@@ -256,8 +256,10 @@ RULES: Final[Option[Mapping[str, Rule]]] = Option(
     " a dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )
 
-OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
-    value for value in tuple(globals().values()) if isinstance(value, Option)
+OPTIONS: Final[tuple[Option[Any], ...]] = (
+    *(CAPACITY, ERROR_RATE, WINDOW, COMMIT_SYNC, RETRY_FAILED, RETRY_AFTER, BACKEND, REDIS_URL),
+    *(REDIS_KEY, REDIS_TIMEOUT, REDIS_CLASSES, ON_BACKEND_ERROR, CANONICAL, DROP_PARAMS),
+    *(KEEP_PARAMS, RULES),
 )
 """All of them, in the order of the docs."""
 

@@ -108,7 +108,9 @@ FROM_BACKEND: Final = {
 """Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
-    *(value for value in tuple(globals().values()) if isinstance(value, Stat)),
+    *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED, WITHDRAWN),
+    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, REDIRECTED, STEP, PENDING, LATER, HOLDS, RECOVERED, HELD),
+    *(UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )
