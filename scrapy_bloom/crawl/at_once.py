@@ -10,6 +10,7 @@ from scrapy_bloom.crawl.report import Report, Verdict
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.identity import Identifier, Page
 
@@ -42,10 +43,12 @@ class Checks:
         forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
     """
 
-    def __init__(self, identifier: Identifier, report: Report, filter_: Filter) -> None:
+    def __init__(
+        self, crawler: Crawler, identifier: Identifier, report: Report, filter_: Filter
+    ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self.judge = Judge(identifier, report)
+        self.judge = Judge(crawler, identifier, report)
         self.judge.marks = filter_
         self.forget = self.judge.forget
 

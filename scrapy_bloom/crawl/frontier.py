@@ -37,6 +37,7 @@ from scrapy_bloom.values import LONGEST, counted
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
     from scrapy_bloom.crawl.in_flight import Visit
+    from scrapy_bloom.filter.info import FilterInfo
 
 NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
 
@@ -65,7 +66,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
-        self._judge = Judge(crawl.identifier, report)
+        self._judge = Judge(crawler, crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
         self._retries = crawl.settings[RETRY_FAILED] is not False
@@ -185,8 +186,12 @@ class Frontier:
         """Return until when a request on its way must wait, 0 if it need not."""
         return self._backend.held_until(request) if self._engine.is_downloading(request) else 0.0
 
+    def info(self) -> FilterInfo:
+        """Return the state of the filter."""
+        return self._backend.info()
+
     def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        """Return what else is known, as phrases."""
         return f"{len(self._in_flight):,} in flight", *self._backend.describe()
 
     async def close(self) -> bool:

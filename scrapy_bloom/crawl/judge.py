@@ -16,13 +16,14 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.identity import Identifier, Page
 from scrapy_bloom.crawl.ledger import Ledger
-from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.report import Report, Verdict, give_up
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.settings import MAX_AGE
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
 NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
 
@@ -64,8 +65,8 @@ class Judge:
 
     marks: Marks
 
-    def __init__(self, identifier: Identifier, report: Report) -> None:
-        self.identifier, self._report = identifier, report
+    def __init__(self, crawler: Crawler, identifier: Identifier, report: Report) -> None:
+        self._crawler, self.identifier, self._report = crawler, identifier, report
         self._identify, self._max_age = identifier.identify, identifier.max_age
         self.ledger = Ledger()
         # Dropped redirects: the mark of their target, and those of the pages on the way.
@@ -119,7 +120,7 @@ class Judge:
     def _fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
         if isinstance(error, BloomError) and not isinstance(error, SettingError):  # of the filter
-            self._report.give_up(error)
+            give_up(self._crawler, self._report, error)
         else:
             self._report.check_failed(request, error)
         self._report.count(ERROR)
