@@ -181,7 +181,7 @@ class BloomDupeFilter:
         """Count and log a dropped request as Scrapy's own filter does."""
         try:
             self._scrapys.log(request, spider)
-        except Exception as error:  # noqa: BLE001 - the stats collector may be third-party
+        except Exception as error:  # the stats collector may be third-party
             self.report.stats_failed(error)
 
     def _open(self, *, empty: bool = False) -> None:
@@ -219,7 +219,7 @@ class BloomDupeFilter:
                 f" requests are lost. Set SCHEDULER = 'scrapy_bloom.Scheduler', and the requests"
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
-        from scrapy_bloom.redis import plain  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis import plain  # needs an extra
 
         return plain.SharedFilter(
             crawler,
@@ -233,12 +233,12 @@ class BloomDupeFilter:
         """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
+        except Exception as error:  # raising would lose the page
             self._checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 exit_with_error_code(self._crawler)
                 give_up(self._crawler, self.report, error)
-        assert self._checks is not None  # noqa: S101 - set either way
+        assert self._checks is not None  # set either way
         return self._checks
 
     def _watch_pushes(self) -> None:

@@ -235,7 +235,7 @@ class Scheduler(ScrapyScheduler):
         return await LocalBackend.open(crawl, folder, classes, unclean=unclean)
 
     async def _open_redis(self, crawl: Crawl) -> Backend:
-        from scrapy_bloom.redis.backend import RedisBackend  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis.backend import RedisBackend  # needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
         self._early = []

@@ -162,7 +162,7 @@ def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[
     for request in requests:
         try:
             yield request._replace(body=for_redis(request.body, reading))
-        except Refused as error:  # noqa: PERF203 - a request takes longer than that
+        except Refused as error:  # a request takes longer than that
             raise StateError(
                 f"found a request that cannot be in Redis: {error}. Nothing was copied."
             ) from None

@@ -54,9 +54,9 @@ def target_of(project: Project, where: str | None) -> Target:
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")
     # Imported only here: redis is an extra.
-    from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-    from scrapy_bloom.redis.client import Server  # noqa: PLC0415
-    from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
+    from scrapy_bloom.commands.redis_target import RedisTarget
+    from scrapy_bloom.redis.client import Server
+    from scrapy_bloom.redis.project import key_of, server_of
 
     key = key or key_of(settings, spider=project.spider, project=project.name)
     return RedisTarget(Server(url) if url else server_of(settings), key, project)

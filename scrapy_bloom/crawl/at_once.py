@@ -55,7 +55,7 @@ class Checks:
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
         verdict = self.judge.check(request, self._ask)
-        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
+        assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict
 
     def _ask(self, mark: bytes, max_age: float | None) -> bool:
@@ -65,5 +65,5 @@ class Checks:
         """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
         try:
             self._report.add(stats.WITHDRAWN, int(self.judge.withdraw(request)))
-        except Exception as error:  # noqa: BLE001 - the crawl continues without
+        except Exception as error:  # the crawl continues without
             self._report.check_failed(request, error)

@@ -98,7 +98,7 @@ class Frontier:
         """
         try:
             return self._enqueue(request)
-        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+        except Exception as error:  # no memory, or a queue of the project's own
             self._leave(request, error)
             return True
 
@@ -226,7 +226,7 @@ class Frontier:
         try:
             self._in_flight.leave(request)
             self._judge.withdraw(request)
-        except Exception:  # noqa: BLE001 - no memory
+        except Exception:  # no memory
             self._backend.give_up(
                 StateError(
                     f"A request could not be enqueued ({error!r}), and neither could its page be"
@@ -312,7 +312,7 @@ class Frontier:
             return
         try:
             written = await self._items.flush()
-        except Exception as error:  # noqa: BLE001 - nobody expects it, and the crawl goes on
+        except Exception as error:  # nobody expects it, and the crawl goes on
             self._log_error(error)
             written = False
         was_stuck, self._is_stuck = self._has_enough, not written
@@ -395,7 +395,7 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
-        except Exception as error:  # noqa: BLE001 - what was not written stays in memory
+        except Exception as error:  # what was not written stays in memory
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked

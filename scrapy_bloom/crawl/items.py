@@ -105,7 +105,7 @@ class Items:
     def _flush_feeds(self) -> Exception | None:
         try:
             self._feeds.flush()
-        except Exception as error:  # noqa: BLE001 - the exporter may be third-party
+        except Exception as error:  # the exporter may be third-party
             return error
         return None
 
@@ -131,7 +131,7 @@ class Items:
                     await deferred_from_coro(answer)
             except CancelledError:  # is no Exception
                 return Exception("a handler of before_commit was cancelled")
-            except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            except Exception as error:  # a handler may raise anything
                 return error
             if isinstance(answer, Failure):
                 return Exception(answer.getErrorMessage())

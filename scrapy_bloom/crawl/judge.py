@@ -94,7 +94,7 @@ class Judge:
             self._report.count(NEW, steps)
             error.marks = (page,)
             raise
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
+        except Exception as error:  # raising would lose the page
             return self._fail(request, error)
 
     def _answered(
@@ -136,7 +136,7 @@ class Judge:
         try:
             page = self.identifier.page_of(request)
             known = any(mark in self.marks for mark in page)
-        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+        except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
         Deferred.fromCoroutine(self._forget(request, page))
@@ -187,7 +187,7 @@ class Judge:
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer
                     self._report.add(stats.FORGOTTEN if any(known) else stats.NOT_FORGOTTEN)
-        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+        except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
         finally:  # or no page of this run would ever be done
             self.ledger.answer(question)

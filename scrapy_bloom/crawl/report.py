@@ -71,7 +71,7 @@ class Report:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        assert crawler.stats is not None  # Scrapy makes it before any component
         self._crawler = crawler
         self._collector = crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
@@ -354,7 +354,7 @@ class Report:
     def _collect(self, method: str, key: str, value: Any) -> Any:
         try:
             return getattr(self._collector, method)(key, value)
-        except Exception as error:  # noqa: BLE001 - the collector may be third-party
+        except Exception as error:  # the collector may be third-party
             self.stats_failed(error)
             return value
 
@@ -367,5 +367,5 @@ def give_up(crawler: Crawler, report: Report, error: BloomError) -> None:
     if report.gave_up(error):
         try:
             close_spider(crawler, error.reason)
-        except Exception as failure:  # noqa: BLE001 - an engine error; the crawl continues
+        except Exception as failure:  # an engine error; the crawl continues
             report.log(logging.ERROR, "The spider could not be closed", failure=failure)

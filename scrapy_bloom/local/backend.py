@@ -236,7 +236,7 @@ class LocalBackend(Backend):
                 if failed is None:
                     raise ValueError("its bytes do not match their checksum")
                 problem = self._queues.push(read_request(failed.body, self._spider))
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 problem = error
             if problem is not None:
                 self._queues.unreadable.append(problem)
@@ -380,7 +380,7 @@ class LocalBackend(Backend):
             return
         try:
             pickled = pickle.dumps(state, protocol=4)
-        except Exception as error:  # noqa: BLE001 - it may contain anything
+        except Exception as error:  # it may contain anything
             self._report.once(
                 logging.WARNING,
                 "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"

@@ -179,7 +179,7 @@ class RedisBackend(Backend):
         while (taken := self._turns.pop()) is not None:
             try:
                 request = self._reading.request(taken.body, self._spider)
-            except Exception as error:  # noqa: BLE001 - third-party code and data
+            except Exception as error:  # third-party code and data
                 self._queue.release(taken, "unreadable")
                 log_unreadable(self._report, error)
                 if isinstance(error, Refused):
