@@ -222,11 +222,7 @@ class BloomDupeFilter:
         from scrapy_bloom.redis import plain  # needs an extra
 
         return plain.SharedFilter(
-            crawler,
-            name_of(crawler),
-            self.report,
-            shared_queue=self._shared_queue,
-            empty=empty,
+            crawler, name_of(crawler), self.report, shared_queue=self._shared_queue, empty=empty
         )
 
     def _open_late(self, *, empty: bool = False) -> Checks | Unfiltered:

@@ -19,11 +19,7 @@ from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
-from scrapy_bloom.crawl.scrapy.crawler import (
-    is_inspection_command,
-    no_requests,
-    write_no_state,
-)
+from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command, no_requests, write_no_state
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.crawl.scrapy.loop import Timer

@@ -85,16 +85,9 @@ class FailedRequest(NamedTuple):
     @classmethod
     def of(cls, failed: Failed, priority: int = 0, *, in_redis: bool = False) -> FailedRequest:
         """Return a row of the failed list for display."""
-        request = readable(failed.body, priority, in_redis=in_redis)
-        return cls(
-            failed.kind,
-            request.url,
-            failed.date,
-            failed.tries,
-            failed.worker,
-            failed.message,
-            request,
-        )
+        kind, message, date, tries, worker, body = failed
+        request = readable(body, priority, in_redis=in_redis)
+        return cls(kind, request.url, date, tries, worker, message, request)
 
     def facts(self) -> dict[str, Any]:
         """Return it for JSON."""

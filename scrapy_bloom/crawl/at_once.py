@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.judge import Judge, Marks
 from scrapy_bloom.crawl.report import Report, Verdict
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.identity import Identifier, Page
+    from scrapy_bloom.crawl.identity import Identifier
 
 
-class Filter(Protocol):
+class Filter(Marks, Protocol):
     """Decides which pages were seen. Any method may raise anything."""
 
     def add(self, fingerprint: bytes) -> bool:
@@ -23,12 +23,6 @@ class Filter(Protocol):
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this let it through in the last `max_age` seconds; if not, add it."""
-
-    def __contains__(self, mark: bytes, /) -> bool:
-        """Return whether a fingerprint is there."""
-
-    def forget_many(self, marks: Page, /) -> list[bool]:
-        """Make fingerprints eligible again; return for each whether it was there."""
 
 
 class Checks:

@@ -163,9 +163,7 @@ class Frontier:
 
         While all that waits has to wait for longer, the spider is idle: some are fed only then.
         """
-        memory = self._memory
-        soon = memory.is_due or memory.next_due <= time.monotonic() + REST
-        return soon or self._backend.pending()
+        return self._memory.is_due(REST) or self._backend.pending()
 
     def forget(self, request: Request) -> bool:
         """Make a page eligible again; return whether it was known."""
@@ -236,10 +234,7 @@ class Frontier:
             )
 
     async def _decide(
-        self,
-        request: Request,
-        answer: Deferred[Verdict] | Deferred[bool],
-        origin: Visit | None,
+        self, request: Request, answer: Deferred[Verdict] | Deferred[bool], origin: Visit | None
     ) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 

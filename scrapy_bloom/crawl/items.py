@@ -43,13 +43,7 @@ class Items:
     """
 
     def __init__(
-        self,
-        crawler: Crawler,
-        engine: Engine,
-        report: Report,
-        *,
-        sync: bool,
-        unclean: bool = True,
+        self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool, unclean: bool = True
     ) -> None:
         self._crawler, self._engine = crawler, engine
         self._report = report

@@ -259,10 +259,7 @@ class Report:
         self.info(f"{requests} fetched again.")
 
     def finished(
-        self,
-        place: object,
-        known: int,
-        way: str = "delete the job directory or set another JOBDIR",
+        self, place: object, known: int, way: str = "delete the job directory or set another JOBDIR"
     ) -> None:
         """Warn that earlier runs have left no request, and say how to start over.
 
