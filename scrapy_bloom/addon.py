@@ -54,6 +54,7 @@ class Addon:
         from scrapy_bloom.dupefilter import BloomDupeFilter
         from scrapy_bloom.local.job import copy_command, is_for_scrapy
         from scrapy_bloom.local.store import NAME
+        from scrapy_bloom.settings import is_in_redis
 
         if self._is_inspection_command:
             settings.set("JOBDIR", None, priority="cmdline")
@@ -65,8 +66,7 @@ class Addon:
                 f"DUPEFILTER_CLASS is {chosen!r}, so this crawl runs without scrapy-bloom. Remove"
                 f" that setting."
             )
-        backend = str(settings.get("BLOOM_BACKEND", "auto")).lower()
-        shared = backend == "redis" or (backend != "local" and settings["BLOOM_REDIS_URL"])
+        shared = is_in_redis(settings)
         folder = settings["JOBDIR"]
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):

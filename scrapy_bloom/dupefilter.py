@@ -24,7 +24,7 @@ from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspectio
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
-from scrapy_bloom.settings import BACKEND, Settings
+from scrapy_bloom.settings import BACKEND, Settings, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -70,7 +70,8 @@ class BloomDupeFilter:
         crawler, folder = self._crawler, self._crawler.settings["JOBDIR"]
         if folder and not is_inspection_command(crawler):
             try:
-                if Settings.of(crawler).backend(shared_queue=False) == "local":
+                Settings.of(crawler)  # nothing is moved if they are refused
+                if not is_in_redis(crawler.settings):
                     self._unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
             except BloomError as error:
                 self._refusal = error
@@ -193,8 +194,8 @@ class BloomDupeFilter:
         if self._refusal is not None:
             raise self._refusal
         crawler = self._crawler
-        settings = Settings.of(crawler)
-        in_redis = settings.backend(shared_queue=self._shared_queue) == "redis"
+        Settings.of(crawler)  # they may be refused
+        in_redis = is_in_redis(crawler.settings, shared_queue=self._shared_queue)
         if in_redis and (self._shared_queue or not is_inspection_command(crawler)):
             self._filter = self._open_shared(empty=empty)
         else:

@@ -29,7 +29,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import RETRY_FAILED, Settings
+from scrapy_bloom.settings import RETRY_FAILED, Settings, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -190,7 +190,7 @@ class Scheduler(ScrapyScheduler):
         """
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
         settings = Settings.of(crawler)
-        shared = settings.backend(shared_queue=False) == "redis"
+        shared = is_in_redis(crawler.settings)
         if is_inspection_command(crawler) or not (shared or folder):
             return None
         if not isinstance(self.df, BloomDupeFilter):
