@@ -305,11 +305,7 @@ class Frontier:
         until = self._ledger.due()
         if until is None or (time.monotonic() < self._flush_at and not self._closing):
             return
-        try:
-            written = await self._items.flush()
-        except Exception as error:  # nobody expects it, and the crawl goes on
-            self._log_error(error)
-            written = False
+        written = await self._items.flush()
         was_stuck, self._is_stuck = self._has_enough, not written
         if not written:
             self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
