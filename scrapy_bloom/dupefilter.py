@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
+from scrapy_bloom.crawl.judge import SEEN
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.crawl.at_once import Checks
     from scrapy_bloom.redis.plain import SharedFilter
-
-SEEN = Verdict.SEEN
 
 
 class BloomDupeFilter:

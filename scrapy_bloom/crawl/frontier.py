@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
     from scrapy_bloom.crawl.in_flight import Visit
     from scrapy_bloom.filter.info import FilterInfo
-
-NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
 
 _SOONEST: Final = 0.1
 """Seconds until items that could not be written are tried again; they double each time."""

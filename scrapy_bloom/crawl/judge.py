@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
+# A global is faster to look up than an enum member.
+NEW, SEEN = Verdict.NEW, Verdict.SEEN
+EXEMPT, ERROR = Verdict.REDIRECT_EXEMPT, Verdict.ERROR
 
 MOST_DROPPED: Final = 10_000
 """How many dropped redirects are remembered; beyond that, the oldest is discarded."""
