@@ -146,6 +146,9 @@ class Shelf(Backend):
     def resting(self):
         return 0, 0.0
 
+    def info(self):
+        pass
+
     def describe(self):
         return ()
 
