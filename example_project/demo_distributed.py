@@ -184,7 +184,7 @@ def report(
         "  because the killed worker was at it": f"{len(twice & killed):,}",
         "  because the frozen one was": f"{len(twice & frozen - killed):,}",
         "  for any other reason": f"{len(twice - killed - frozen):,}",
-        "requests put back for those two": f"{total('bloom/frontier/requeued'):,}",
+        "requests put back for those two": f"{total('bloom/queue/requeued'):,}",
         "round trips per page": f"{trips / total('item_scraped_count'):.2f}",
         "requests a second, as configured": f"{PACE:,}",
         "  in the median second": f"{median(site.per_second):,.0f}",

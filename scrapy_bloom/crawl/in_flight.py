@@ -143,7 +143,7 @@ class InFlight:
         if request in self._kept or request in self._visits:
             request = request.copy()
         self._kept[request] = visit
-        self._report.add(stats.HELD)
+        self._report.add(stats.UNSERIALIZABLE)
         self._report.inc("scheduler/unserializable")
         self._report.once(
             logging.WARNING,

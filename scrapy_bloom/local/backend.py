@@ -287,7 +287,7 @@ class LocalBackend(Backend):
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
-        self._report.set(stats.PENDING, len(self._store) - self._store.in_flight)
+        self._report.set(stats.WAITING, len(self._store) - self._store.in_flight)
         return True
 
     def stop(self) -> None:
@@ -309,7 +309,7 @@ class LocalBackend(Backend):
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
         self._report.describe(replace(info, items=info.items - len(self._kept_marks)))
-        self._report.set(stats.PENDING, len(self._store))
+        self._report.set(stats.WAITING, len(self._store))
         self._report.flush()
         return stored
 
@@ -419,7 +419,7 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         restored=job.restored,
         unclean=unclean,
     )
-    report.set(stats.PENDING, len(job.store))
+    report.set(stats.WAITING, len(job.store))
     if not again and job.is_finished(waiting=waiting > 0):
         report.finished(job.folder, job.restored)
 

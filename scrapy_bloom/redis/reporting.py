@@ -162,7 +162,7 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     ):
         report.set_if_used(stat, value)
     # What was sent may be there, and its answer lost.
-    report.set(stats.PENDING, queue.waiting + queue.offering)
+    report.set(stats.WAITING, queue.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 

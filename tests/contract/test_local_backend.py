@@ -94,6 +94,6 @@ async def test_what_is_in_flight_does_not_wait(job):
         backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
     assert backend.take()
     assert await backend.exchange(busy=True, held=False)
-    assert engine.stats.get_value("bloom/frontier/pending") == 2
+    assert engine.stats.get_value("bloom/queue/waiting") == 2
     assert await backend.close()  # it waits for the next run
-    assert engine.stats.get_value("bloom/frontier/pending") == 3
+    assert engine.stats.get_value("bloom/queue/waiting") == 3

@@ -161,7 +161,7 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
     (line,) = (text for text in caplog.messages if text.startswith("Nothing can be fetched before"))
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
     assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
-    assert crawler.stats.get_value("bloom/frontier/later") == 1
+    assert crawler.stats.get_value("bloom/queue/later") == 1
 
 
 @ensureDeferred
@@ -230,7 +230,7 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog
     assert len(others) == 4
     assert max(others) > held
     assert not [moment for moment in others if held < moment < first + 2 - EARLY]
-    assert crawler.stats.get_value("bloom/frontier/holds") == 1
+    assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
 @ensureDeferred
@@ -353,7 +353,7 @@ async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept,
     with Pages(fan(busy=busy(LONG))) as pages:
         crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")
     assert crawler.stats.get_value("finish_reason") == "finished"
-    assert crawler.stats.get_value("bloom/frontier/holds") == 1
+    assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
 # One pace for all workers

@@ -55,7 +55,7 @@ def other_priority_queue():
 
 
 def stat(crawler, name):
-    return crawler.stats.get_value(f"bloom/frontier/{name}", 0)
+    return crawler.stats.get_value(f"bloom/queue/{name}", 0)
 
 
 def stored_in(job):
@@ -190,7 +190,7 @@ async def test_the_scheduler_without_a_job_directory_is_scrapys_own(tmp_path, mo
         crawler = await crawl(settings=KEPT, url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/frontier/")]
+    assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/queue/")]
     assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
     assert list(tmp_path.iterdir()) == []
 
@@ -560,7 +560,7 @@ def test_the_state_of_a_spider_is_that_of_its_requests(project):
         run = project.finish(pages, spider="items", **KEPT)
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.
-    assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/frontier/recovered")
+    assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/queue/recovered")
 
 
 @ensureDeferred

@@ -264,4 +264,4 @@ async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job, w
         assert warned("The spider is closing", logging.INFO) == []
         crawler = await crawl(Follower, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
         assert pages.hits == {"/": 1, **{f"/{leaf}": 1 for leaf in range(20)}}
-    assert crawler.stats.get_value("bloom/frontier/recovered") is None
+    assert crawler.stats.get_value("bloom/queue/recovered") is None

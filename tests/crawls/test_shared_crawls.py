@@ -143,7 +143,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     # It waits for a lease to end, and looks ever more rarely meanwhile.
     assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
     assert run.log.count("Nothing to fetch right now: waiting for") == 1
-    back = run.stat("bloom/frontier/requeued")
+    back = run.stat("bloom/queue/requeued")
     assert len(site.repeated) <= back
     assert f"requeued {back:.0f} requests from workers whose lease expired" in run.log
     assert queue_is_empty(server)
@@ -184,7 +184,7 @@ def test_a_frozen_worker_gives_up_its_requests(site, server, tmp_path):
         assert workers.wait() == ["finished"] * 2
     assert site.missed == set()
     assert set(site.repeated) <= pages_of(site, had)
-    assert workers.runs[1].stat("bloom/frontier/requeued") == len(had)
+    assert workers.runs[1].stat("bloom/queue/requeued") == len(had)
     assert not any("starts over" in run.log for run in workers.runs)
     assert queue_is_empty(server)
 

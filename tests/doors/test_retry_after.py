@@ -136,7 +136,7 @@ def test_a_host_has_one_budget_until_it_answers_well(site, caplog):
             site.answer(503, "600")
         site.now += 600
     assert site.answer(503, "600") is None
-    assert len(caplog.messages) == site.crawler.stats.get_value("bloom/frontier/holds") == 3
+    assert len(caplog.messages) == site.crawler.stats.get_value("bloom/queue/holds") == 3
     assert caplog.messages[0].startswith(
         "a answered 503 with Retry-After: pausing requests to it for 10m"
     )
