@@ -63,7 +63,7 @@ class _Host:
     pause: float = 0.0
 
 
-class RetryAfter:
+class RetryAfterMiddleware:
     """A downloader middleware that honours ``Retry-After``, and 429 without it.
 
     It is nearer to the downloader than Scrapy's ``RetryMiddleware``: the retry of the request

@@ -20,7 +20,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, Target, target_of
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job http://example.com/"
@@ -127,7 +127,9 @@ class Page(NamedTuple):
     url: str = ""
 
 
-def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
+def read(
+    lines: Iterable[bytes], fingerprinter: CanonicalRequestFingerprinter
+) -> Iterator[Page | None]:
     """Yield the page of each line that is not empty; None for an invalid one, which is reported."""
     for number, line in enumerate(lines, 1):
         try:
@@ -140,7 +142,7 @@ def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Itera
             yield None
 
 
-def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
+def _page(text: str, fingerprinter: CanonicalRequestFingerprinter) -> Page:
     if not _HEX.fullmatch(text):
         request = Request(text)
         return Page(text, fingerprinter.fingerprint(request), request.url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.crawl.history import CHAIN, Chains
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
 
@@ -35,7 +35,7 @@ class Identifier:
 
     def __init__(self, crawler: Crawler, settings: Settings) -> None:
         theirs = crawler.request_fingerprinter
-        self.fingerprinter = CanonicalFingerprinter.wrapping(theirs, settings.rules)
+        self.fingerprinter = CanonicalRequestFingerprinter.wrapping(theirs, settings.rules)
         self.made_by = self.fingerprinter.rules.record()
         self.identify = self.fingerprinter.resolve
         self.window = settings[WINDOW]

@@ -145,7 +145,7 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
         for crawl in (shared, own):
             run = crawl.join()
             run.end()
-            assert run.reason == "bloom_state"
+            assert run.reason == "bloom_bad_state"
             assert "found a string" in run.log
             # Before 2.18 the start page of scrapy-redis is already on its way.
             assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))

@@ -513,7 +513,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
             patched.setattr(Store, "rows", read)
             patched.setattr(backend, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
-        assert crawler.stats.get_value("finish_reason") == "bloom_state"
+        assert crawler.stats.get_value("finish_reason") == "bloom_bad_state"
         assert (
             "cannot be read (database disk image is malformed); nothing more is written. Start the"
             " crawl again first" in caplog.text

@@ -24,7 +24,7 @@ from support.jobs import SPIDER, kept_job, lifo, open_job, stored, stored_job
 from support.localredis import keys
 from support.processes import run_line
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import copy_from, runner
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.scrapys import read_queue, stored_requests, why_unclean
@@ -40,7 +40,7 @@ MOMENTS = [
 
 
 def fingerprinter():
-    return CanonicalFingerprinter.from_crawler(get_crawler())
+    return CanonicalRequestFingerprinter.from_crawler(get_crawler())
 
 
 def binary(fingerprint):

@@ -199,7 +199,7 @@ def test_a_refused_crawl_fetches_nothing_and_ends_with_one_line(written, said, t
     if scrapy.version_info >= (2, 14):
         assert len(run.logged("ERROR")) == 1
         assert "Traceback" not in run.log
-        assert run.reason in ("bloom_setting", "bloom_backend")
+        assert run.reason in ("bloom_invalid_setting", "bloom_backend")
 
 
 class NamedByArgument(Follower):

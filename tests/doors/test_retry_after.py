@@ -10,7 +10,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import RetryAfter, SettingError, hold, retry_after
+from scrapy_bloom import RetryAfterMiddleware, SettingError, hold, retry_after
 from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.retry_after import read_wish
 
@@ -33,7 +33,7 @@ class Site:
             retry_after, "slot_of", lambda _, request: request.meta.get("download_slot", "a")
         )
         self.crawler = get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest})
-        self.middleware = RetryAfter.from_crawler(self.crawler)
+        self.middleware = RetryAfterMiddleware.from_crawler(self.crawler)
         if heard:
             self.crawler.signals.connect(self.hold, signal=hold_slot)
 
@@ -235,7 +235,7 @@ def test_few_hosts_are_remembered(site, monkeypatch):
 @pytest.mark.parametrize("longest", [0, "0", "never"])
 def test_retry_after_can_be_switched_off(longest):
     with pytest.raises(NotConfigured):
-        RetryAfter.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
+        RetryAfterMiddleware.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
 
 
 @pytest.mark.parametrize("answers", [[], [False], [True, False]])

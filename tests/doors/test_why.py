@@ -13,7 +13,7 @@ from support.internals import clock_of_redis
 from support.jobs import SPIDER, kept_job, open_job, stored
 from support.localredis import keys
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import places, why
 from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
@@ -30,7 +30,7 @@ from scrapy_bloom.redis.worker import Worker
 pytestmark = pytest.mark.server
 
 SITE = "http://books.test"
-mark_of = CanonicalFingerprinter().fingerprint
+mark_of = CanonicalRequestFingerprinter().fingerprint
 
 AGAIN = "the next run fetches it again, and gives it up after 2 more failures an hour apart"
 GIVEN_UP = "given up after 3 runs, 'queue --retry' puts it back"

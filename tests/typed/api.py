@@ -18,13 +18,13 @@ from scrapy_bloom import (
     BackendError,
     BloomDupeFilter,
     BloomError,
-    CanonicalFingerprinter,
+    CanonicalRequestFingerprinter,
     FilterInfo,
     FilterLostError,
     JobInUseError,
     LocalFilter,
     RedisFilter,
-    RetryAfter,
+    RetryAfterMiddleware,
     Scheduler,
     SettingError,
     StateError,
@@ -44,7 +44,7 @@ class MyAddon(Addon):
         """Look first, and do by hand what the add-on does."""
         if settings.getbool("FILTER"):
             super().update_settings(settings)
-        settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfter: 560})
+        settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfterMiddleware: 560})
 
 
 class MyDupeFilter(BloomDupeFilter):
@@ -75,7 +75,7 @@ def in_a_crawl(
     dupefilter.log(request, spider)
     dupefilter.clear()
     dupefilter.close("finished")
-    assert_type(CanonicalFingerprinter.from_crawler(crawler), CanonicalFingerprinter)
+    assert_type(CanonicalRequestFingerprinter.from_crawler(crawler), CanonicalRequestFingerprinter)
 
 
 def either(*, shared: bool) -> FilterInfo:
@@ -109,7 +109,7 @@ def with_all_arguments() -> None:
         timeout=1.5,
         on_error="close",
     )
-    made = CanonicalFingerprinter(
+    made = CanonicalRequestFingerprinter(
         "usual",
         drop_params=["sid", "track_*"],
         keep_params=("page",),

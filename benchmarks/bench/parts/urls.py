@@ -81,9 +81,9 @@ def _ratio(ours: list[Sample], scrapys: list[Sample]) -> float:
 def _fingerprints(name: str, kinds: dict[str, list[str]]) -> Iterator[tuple[Run, int]]:
     from scrapy.utils.request import RequestFingerprinter
 
-    from scrapy_bloom import CanonicalFingerprinter
+    from scrapy_bloom import CanonicalRequestFingerprinter
 
-    maker = RequestFingerprinter() if name == SCRAPY else CanonicalFingerprinter(name)
+    maker = RequestFingerprinter() if name == SCRAPY else CanonicalRequestFingerprinter(name)
     fingerprint = maker.fingerprint
     for urls in kinds.values():
         requests = [Request(url) for url in urls]  # fresh: Scrapy keeps a fingerprint with each
