@@ -325,19 +325,19 @@ class Frontier:
         return self._is_stuck and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, visit: Visit) -> None:
-        failure = visit.failure
-        if failure is None:
+        reason = visit.reason
+        if reason is None:
             status = str(visit.status) if visit.status else ""
             self._backend.release(visit.taken, visit.ended, status)
         elif not self._retries:
-            self._backend.release(visit.taken, visit.ended, failure.kind)
+            self._backend.release(visit.taken, visit.ended, reason.kind)
         elif visit.taken is not None:  # else the pages that led to it have failed, too
-            self._backend.fail(visit.taken, failure, visit.way)
-        if failure is not None:
-            self._report.failed(failure.kind)
+            self._backend.fail(visit.taken, reason, visit.way)
+        if reason is not None:
+            self._report.failed(reason.kind)
         self._in_flight.release(visit)
         if visit.marks:
-            if failure is not None and self._retries:  # nothing stores it, so it was never seen
+            if reason is not None and self._retries:  # nothing stores it, so it was never seen
                 self._backend.forget_many(visit.marks)
             self._backend.withhold(visit.marks, is_over=True)
 
@@ -387,7 +387,7 @@ class Frontier:
             self._note_closing()
             if self._closing and not self._backend.dirty:
                 return False
-            worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
+            worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
         except Exception as error:  # what was not written stays in memory
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)

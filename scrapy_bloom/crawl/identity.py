@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-Page = tuple[bytes, ...]
+MarkChain = tuple[bytes, ...]
 """The mark of a page, and those of the pages that redirected to it."""
 
 
@@ -57,11 +57,11 @@ class Identifier:
             seconds = min(seconds, self.window)
         return seconds / 2 if CHAIN in request.meta else seconds
 
-    def before(self, request: Request) -> Page:
+    def before(self, request: Request) -> MarkChain:
         """Return the marks of the pages that redirected to a request."""
         return self._chains.of(request)
 
-    def page_of(self, request: Request) -> Page:
+    def chain_of(self, request: Request) -> MarkChain:
         """Return the mark of a page, and those of the pages that redirected to it."""
         mark, _ = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)

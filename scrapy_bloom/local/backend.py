@@ -21,7 +21,7 @@ from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import run_beside
@@ -32,7 +32,7 @@ from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
-from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -87,7 +87,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
-        self._starts = Starts(job.store, queues)
+        self._starts = StoredStarts(job.store, queues)
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -217,9 +217,9 @@ class LocalBackend(Backend):
             self._statuses[status] += 1
             meta[STATUSES] = json.dumps(self._statuses)
 
-    def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
+    def fail(self, taken: Taken, reason: Reason, way: Collection[bytes]) -> None:
         """Move the row of a request to the failed list with the next commit."""
-        failed, start = Failed.of(taken.body, failure, time.time()), None
+        failed, start = Failed.of(taken.body, reason, time.time()), None
         with suppress(Exception):  # the project's fingerprinter, or what is in the request
             request = read_request(failed.body, self._spider)
             if request.dont_filter and request.meta.get("is_start_request"):
@@ -263,7 +263,7 @@ class LocalBackend(Backend):
         if self.due == inf:
             self.due = time.monotonic() + self.interval
 
-    async def exchange(self, *, busy: bool, held: bool) -> bool:  # noqa: ARG002 - all is known here
+    async def exchange(self, *, busy: bool, in_memory: bool) -> bool:  # noqa: ARG002 - all is known here
         """Commit what has changed."""
         self.due = inf
         if self.broken or not self._store.dirty:

@@ -125,7 +125,7 @@ class Shelf(Backend):
     def dirty(self):
         return self.due == 1.0
 
-    async def exchange(self, *, busy, held):  # noqa: ARG002
+    async def exchange(self, *, busy, in_memory):  # noqa: ARG002
         self.due = float("inf")
         self.exchanges += 1
         return True

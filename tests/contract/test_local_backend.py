@@ -56,11 +56,11 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
             raise sqlite3.OperationalError("the disk is full")
 
         patched.setattr(Store, "commit", commit)
-        assert not await backend.exchange(busy=False, held=False)
+        assert not await backend.exchange(busy=False, in_memory=False)
     assert engine.woken == 1
     request, _ = backend.take()
     assert request.url == free.url
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     assert await backend.close()
 
 
@@ -72,7 +72,7 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
     due = backend.due
     backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None)
     assert backend.due == due < float("inf")
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     assert backend.due == float("inf")
     assert backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None) is True
     assert backend.due == float("inf")
@@ -83,7 +83,7 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
     ):
         change()
         assert backend.due < float("inf")
-        assert await backend.exchange(busy=False, held=False)
+        assert await backend.exchange(busy=False, in_memory=False)
     assert await backend.close()
 
 
@@ -93,7 +93,7 @@ async def test_what_is_in_flight_does_not_wait(job):
     for number in range(3):
         backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
     assert backend.take()
-    assert await backend.exchange(busy=True, held=False)
+    assert await backend.exchange(busy=True, in_memory=False)
     assert engine.stats.get_value("bloom/queue/waiting") == 2
     assert await backend.close()  # it waits for the next run
     assert engine.stats.get_value("bloom/queue/waiting") == 3

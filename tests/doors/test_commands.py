@@ -23,7 +23,7 @@ from support.queues import Crawler
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, Lost, SharedKey
@@ -241,7 +241,7 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
 def failing(name, server):
     """Make a crawl in a job directory or in Redis whose pages have failed; return its target."""
     kinds = ["503"] * 12 + ["ValueError in parse"] * 8
-    failures = [Failure(kind, "for a test") for kind in kinds]
+    failures = [Reason(kind, "for a test") for kind in kinds]
     if name == "kept":
         job = open_job(Path(name), requests=True)
         for url, failure in zip(URLS, failures, strict=True):

@@ -18,7 +18,7 @@ from scrapy_bloom.commands import places, why
 from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
-from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
+from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.local.later import waiting_body
 from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.redis.client import Server
@@ -50,7 +50,7 @@ def listed(body, kind="503", message="", tries=1, date=None):
     """Return a request as it is after so many runs in which it has failed."""
     date = time.time() if date is None else date
     for run in range(tries):
-        failed = Failed.of(body, Failure(kind, message), date - (tries - 1 - run) * APART, "w7")
+        failed = Failed.of(body, Reason(kind, message), date - (tries - 1 - run) * APART, "w7")
         body = failed.body
     return failed
 

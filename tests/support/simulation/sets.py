@@ -8,7 +8,7 @@ from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.scrapy.engine import Engine
-from scrapy_bloom.redis.starting_over import Starts
+from scrapy_bloom.redis.starting_over import StartRunner
 
 ALL = {
     "wrong": 0.05,
@@ -109,7 +109,7 @@ CONTROLS = {
         **_ALONE,
         "faults": {"flush": 1},
         "calm": 4.0,  # a worker that comes after it has ended would run start()
-        "patches": [(Starts, "run", lambda _: succeed(None))],
+        "patches": [(StartRunner, "run", lambda _: succeed(None))],
     },
     "requests that do not wait": {
         "faults": {"kill": 1},
