@@ -263,7 +263,7 @@ def test_a_file_that_is_no_filter_is_refused_and_left_as_it_is(tmp_path, make, f
     path = tmp_path / "filter"
     make(path)
     before = path.read_bytes() if path.is_file() else None
-    left = "" if found == "found nothing" else ".*left"
+    left = {"found nothing": "", "directory": ".*Nothing was changed"}.get(found, ".*left as it is")
     with pytest.raises(StateError, match=f"{path}.*{found}{left}"):
         LocalFilter.load(path)
     assert (path.read_bytes() if path.is_file() else None) == before
