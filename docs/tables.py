@@ -41,8 +41,8 @@ GROUPS = {
 
 
 def settings_list() -> str:
-    """Return every setting with its default and meaning, each below a heading of its own."""
-    blocks, left = [], list(OPTIONS)
+    """Return an overview, and every setting with its default, each below a heading of its own."""
+    blocks, left = [settings_overview()], list(OPTIONS)
     for title, beginnings in GROUPS.items():
         blocks.append(f"## {title}")
         names = tuple(f"BLOOM_{beginning}" for beginning in beginnings)
@@ -53,6 +53,19 @@ def settings_list() -> str:
     if left:
         sys.exit(f"No group has {', '.join(option.setting for option in left)}.")
     return "\n\n".join(blocks)
+
+
+def settings_overview() -> str:
+    """Return all settings in one table, each with the beginning of its meaning."""
+    rows = [
+        (
+            f"[`{option.setting}`](#{option.setting.lower()})",
+            f"`{option.default!r}`",
+            re.split(r"[.:] ", option.meaning, maxsplit=1)[0].rstrip("."),
+        )
+        for option in OPTIONS
+    ]
+    return markdown(("setting", "default", "what"), rows)
 
 
 def stats_table() -> str:
