@@ -54,9 +54,7 @@ SECTIONS = {
         ("workers", "name", "busiest", "pages"),
     ),
     "memory": (LESS, "memory", ("name", "urls", "bytes_per_url")),
-    "beside": (LESS, "crawls", ("workers", "delay", "name", "server_ratio", "wall_ratio")),
     "saturation": ("More pages a second are better.", "saturation", ("hosts", "server", "most")),
-    "growth": (LESS, "growth", ("name", "pages", "call", "grow", "delete")),
     "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
 """What docs/benchmarks.md shows of a part: what is better, one of its tables, and of that these
