@@ -20,7 +20,7 @@ from scrapy_bloom.canonical.steps import STEPS
 from scrapy_bloom.commands import VERBS
 from scrapy_bloom.commands.plan import size
 from scrapy_bloom.filter.sizing import next_slice
-from scrapy_bloom.settings import OPTIONS
+from scrapy_bloom.settings import OPTIONS, Option
 from scrapy_bloom.stats import STATS
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, write_size
 
@@ -43,17 +43,25 @@ GROUPS = {
 """The groups of settings, each with how their names begin."""
 
 
-def settings_list() -> str:
-    """Return an overview, and every setting below a heading of its own."""
-    blocks, left = [settings_overview()], list(OPTIONS)
+def grouped() -> dict[str, list[Option]]:
+    """Return the settings by the titles of their groups."""
+    left, groups = list(OPTIONS), {}
     for title, beginnings in GROUPS.items():
-        blocks.append(f"## {title}")
         names = tuple(f"BLOOM_{beginning}" for beginning in beginnings)
-        for option in [each for each in left if each.setting.startswith(names)]:
-            left.remove(option)
-            blocks += [f"### `{option.setting}`", textwrap.fill(option.meaning, 100)]
+        groups[title] = [each for each in left if each.setting.startswith(names)]
+        left = [each for each in left if each not in groups[title]]
     if left:
         sys.exit(f"No group has {', '.join(option.setting for option in left)}.")
+    return groups
+
+
+def settings_list() -> str:
+    """Return an overview of all settings, and each below a heading of its own."""
+    blocks = [settings_overview()]
+    for title, options in grouped().items():
+        blocks.append(f"## {title}")
+        for option in options:
+            blocks += [f"### `{option.setting}`", textwrap.fill(option.meaning, 100)]
     return "\n\n".join(blocks)
 
 
@@ -62,12 +70,12 @@ def settings_overview() -> str:
     rows = [
         (
             f"[`{option.setting}`](#{option.setting.lower()})",
-            f"`{option.default!r}`",
-            re.split(r"[.:] ", option.meaning, maxsplit=1)[0].rstrip("."),
+            f"{re.split('[.,:]', option.meaning)[0]}: `{option.default!r}`",
         )
-        for option in OPTIONS
+        for options in grouped().values()
+        for option in options
     ]
-    return markdown(("setting", "default", "what"), rows)
+    return markdown(("setting", "meaning: default"), rows)
 
 
 def stats_table() -> str:
@@ -149,10 +157,10 @@ def wrapped(text: str) -> str:
 def steps_table() -> str:
     """Return every step with an example."""
     rows = [
-        (f"`{step.name}`", step.tier, step.doc, f"{code(step.before)} → {code(step.after)}")
+        (f"`{step.name}` ({step.tier})", step.doc, f"{code(step.before)} → {code(step.after)}")
         for step in STEPS
     ]
-    return markdown(("step", "tier", "what it does", "example"), rows)
+    return markdown(("step (level)", "what it does", "example"), rows)
 
 
 def tracking_list() -> str:
