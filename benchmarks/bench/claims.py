@@ -213,8 +213,8 @@ def behind(results: Results) -> list[str]:
             f" a textbook Bloom filter {rows[TEXTBOOK]['bytes_per_item']:.2f}."
         ),
         (
-            f"Starting and ending a crawl takes our scheduler {start[SCHEDULER]:.0f} ms of CPU,"
-            f" Scrapy's own {start[SCRAPY_SCHEDULER]:.0f}."
+            f"Starting and stopping costs {start[SCHEDULER]:.0f} ms of CPU"
+            f" (Scrapy: {start[SCRAPY_SCHEDULER]:.0f})."
         ),
         f"`RedisFilter.add` takes {add:.0f} µs, a plain `SADD` by redis-py {sadd:.0f}.",
         (
