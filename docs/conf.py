@@ -79,7 +79,8 @@ def describe(
 ) -> None:
     """Give search engines the first paragraph of a page as its description."""
     for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
-        text = html.escape(" ".join(paragraph.astext().split()))
+        text = " ".join(paragraph.astext().split())
+        text = html.escape(re.sub("[^.]*:$", "", text) or text)  # without "such as:"
         context["metatags"] += f'\n<meta name="description" content="{text}">'
         break
 
