@@ -51,14 +51,14 @@ SECTIONS = {
     "polite": (
         "Closer to 2.00 requests/s is better, the configured pace; then, more pages/s.",
         "workers",
-        ("workers", "name", "busiest", "pages"),
+        (),
     ),
-    "memory": (LESS, "memory", ("name", "urls", "bytes_per_url")),
+    "memory": (LESS, "memory", ()),
     "saturation": ("More pages a second are better.", "saturation", ("hosts", "server", "most")),
     "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
-"""What docs/benchmarks.md shows of a part: what is better, one of its tables, and of that these
-columns."""
+"""What docs/benchmarks.md shows of a part: what is better, and of one of its tables these columns;
+none if the plot shows it."""
 
 ALL = """\
 ---
@@ -165,7 +165,8 @@ def _extract(part: Part, result: Result) -> str:
     columns = {column.key: replace(column, spread=False) for column in table.columns}
     shown = replace(table, columns=tuple(columns[key] for key in keys))
     plots = [_picture(plot) for plot in part.plots]
-    return "\n\n".join([f"## {part.title}", _wrapped(better), *plots, _table(shown, result)])
+    tables = [_table(shown, result)] if keys else []
+    return "\n\n".join([f"## {part.title}", _wrapped(better), *plots, *tables])
 
 
 def _picture(plot: Plot) -> str:
