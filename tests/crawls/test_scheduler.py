@@ -105,12 +105,12 @@ async def test_a_stopped_crawl_resumes_where_it_was(job, settings):
     with site() as pages:
         first = await crawl(Stopping, kept(job, **settings), url=pages.url)
         assert pages.missed
-        assert stat(first, "pending") == len(rows(job)) > 0
+        assert stat(first, "waiting") == len(rows(job)) > 0
         again = await crawl(Follower, kept(job, **settings), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
     assert stat(again, "recovered") == 0
-    assert stat(again, "pending") == 0
+    assert stat(again, "waiting") == 0
     assert again.stats.get_value("bloom/unclean_stop", 0) == 0
     assert again.stats.get_value("bloom/not_stored", 0) == 0
     assert rows(job) == []
@@ -626,7 +626,7 @@ async def test_start_requests_that_wait_are_not_stored_again_by_each_run(job):
     with Pages({"/": []}) as pages:
         crawlers = [await crawl(Many, kept(job, **stops), url=pages.url + "/") for _ in range(3)]
         await crawl(Many, kept(job), url=pages.url + "/")
-    waiting = [stat(crawler, "pending") for crawler in crawlers]
+    waiting = [stat(crawler, "waiting") for crawler in crawlers]
     # What a run has done is stored again by the next one, as start() wants: but not what waits.
     assert max(waiting) <= 20
     assert set(pages.hits) == {f"/?{number}" for number in range(20)}
