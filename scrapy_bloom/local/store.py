@@ -82,6 +82,7 @@ class StoredQueue:
         size: how many requests it has that are not done.
         taken: how many of them are no longer waiting.
         new: uncommitted requests by row, oldest first.
+        stored: whether it has a row, as of the last commit.
     """
 
     path: str
@@ -89,6 +90,7 @@ class StoredQueue:
     size: int = 0
     taken: int = 0
     new: dict[int, bytes] = field(default_factory=dict)
+    stored: bool = False
 
 
 class Store:
@@ -180,7 +182,7 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += 1
         queue = self.queues[number]
-        self._touched.add(number)  # first: a count that has changed is always written
+        self._touched.add(number)
         queue.new[row] = body
         queue.size += 1
         self.new_bytes += len(body)
@@ -330,14 +332,17 @@ class Store:
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
-        self.queues = {number: StoredQueue(*row) for number, *row in file.rows(database, "queues")}
+        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
+        sizes: dict[int, int] = dict(database.execute(asked, (NUMBER_BITS,)))
+        self.queues = {
+            number: StoredQueue(path, slot, sizes.get(number, 0), stored=True)
+            for number, path, slot in file.rows(database, "queues")
+        }
+        if self.queues.keys() != sizes.keys():
+            raise file.DamageError("a queue has no requests, or requests have no queue")
         self._numbers = {queue.path: number for number, queue in self.queues.items()}
         self._next_queue = max(self.queues, default=0) + 1
         self._free: list[int] = []  # numbers of queues that were dropped
-        sizes = {number: queue.size for number, queue in self.queues.items()}
-        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
-        if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
-            raise file.DamageError("a queue has not as many requests as were recorded")
         self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
@@ -430,12 +435,23 @@ class Store:
             change += sum(map(file.weight, new))
         gone = ((row,) for row in sorted(self._gone))
         database.executemany("DELETE FROM requests WHERE id = ?", gone)
+        return change + self._write_queues(touched)
+
+    def _write_queues(self, touched: list[int]) -> int:
+        """Write the queues that are new, delete the empty ones; return the tally's change.
+
+        With many hosts, a row that changed with each request would be most of what is written.
+        """
+        change = 0
         for number in touched:
             queue = self.queues[number]
-            if queue.size:
-                file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
-            else:
-                database.execute("DELETE FROM queues WHERE id = ?", (number,))
+            row = number, queue.path, queue.slot
+            if queue.size and not queue.stored:
+                file.put(self._database, "queues", [row])
+                change += file.crc(*row)
+            elif queue.stored and not queue.size:
+                self._database.execute("DELETE FROM queues WHERE id = ?", (number,))
+                change -= file.crc(*row)
         return change
 
     def _keep(self, tally: int) -> None:
@@ -445,6 +461,7 @@ class Store:
         for number in self._touched:
             queue = self.queues[number]
             queue.new.clear()
+            queue.stored = True
             if not queue.size:  # nor has it a row any more
                 del self.queues[number], self._numbers[queue.path]
                 self._free.append(number)

@@ -349,13 +349,14 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
         "UPDATE meta SET value = x'00112233445566778899aabbccddeeff' WHERE key = 'secret'",
         "UPDATE slices SET blocks = 1",
         "UPDATE blocks SET bits = CAST(x'ff' || substr(bits, 2) AS BLOB)",  # that nobody has set
-        "UPDATE queues SET size = 0",
+        "UPDATE queues SET path = '1'",
         "UPDATE again SET fingerprint = x'00'",
         "UPDATE ages SET last = 0",
         "UPDATE marks SET size = 10",
         "DELETE FROM counters",
         "DELETE FROM meta WHERE key = 'secret'",
         "DELETE FROM requests",
+        "DELETE FROM queues",
     ],
 )
 def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monkeypatch, change):
@@ -377,6 +378,63 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
         Store(path)
     assert path.read_bytes() == before
+
+
+def one_request_less(database, rows):
+    database.execute("DELETE FROM requests WHERE id = ?", (rows[2],))
+
+
+def one_that_was_done(database, rows):
+    one_request_less(database, rows)
+    file.put(database, "requests", [(rows[2] - 1, b"of an earlier commit")])
+
+
+def in_another_queue(database, rows):
+    one_request_less(database, rows)
+    file.put(database, "requests", [(rows[2] ^ 3 << NUMBER_BITS, b"body")])
+
+
+def a_queue_of_that_number(database, _):
+    file.put(database, "queues", [(1, "other/0", "other")])
+
+
+def a_queue_without_requests(database, _):
+    file.put(database, "queues", [(3, "other/0", "other")])
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        one_request_less,
+        one_that_was_done,
+        in_another_queue,
+        a_queue_of_that_number,
+        a_queue_without_requests,
+    ],
+)
+def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right(path, older):
+    store = Store(path)
+    rows = [
+        store.push(store.queue(name, name), b"body")
+        for name in ("one/0", "two/0")
+        for _ in range(2)
+    ]
+    store.done(rows.pop(1))
+    rows.append(store.push(store.queue("two/0", "two"), b"body"))
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        older(database, rows)
+    with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
+        Store(path)
+
+
+def test_each_request_that_is_missing_changes_the_tally(path):
+    """Also those of which only zeros would be left in the bits of a square that are kept."""
+    rows = [1, 1 << 16, 1 << 30, 5 << NUMBER_BITS | 1 << 16, 6 << NUMBER_BITS | 7]
+    assert all(map(file.weight, rows))
+    file.write(path, {"requests": [(row, b"body") for row in rows]})
+    with closing(sqlite3.connect(path)) as database:
+        assert file.tally(database) == sum(map(file.weight, rows))
 
 
 # What is refused
@@ -463,6 +521,21 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.filter.forget(known[-1])
     store.commit()
     assert database_of(store).total_changes - before < 10
+    store.abandon()
+
+
+def test_a_queue_is_written_when_it_comes_and_goes_and_not_with_each_request(path):
+    """With many hosts it would be most of what is written."""
+    store, written = Store(path, LocalFilter()), []
+    database_of(store).set_trace_callback(written.append)
+    stays = store.push(store.queue("stays/0", "stays"), b"body")
+    for _ in range(50):
+        row = store.push(store.queue("stays/0", "stays"), b"body")
+        store.commit()
+        store.done(row)
+    store.done(stays)
+    store.commit()
+    assert sum("queues" in each for each in written) == 2
     store.abandon()
 
 
