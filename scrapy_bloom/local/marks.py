@@ -9,8 +9,8 @@ replaying it is harmless. Item counts are stored with each commit; a replay does
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ JOURNAL_SHARE: Final = 20
 SMALL_JOURNAL: Final = 20_000
 """A journal of at most this many marks stays at a clean stop: it is smaller than their blocks."""
 
-BLOCKS_AT_ONCE: Final = 64  # blocks written by one commit of a pass: 0.5 MB
+BLOCKS_AT_ONCE: Final = 32  # blocks written by one commit of a pass: 0.25 MB
 SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
 OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
 MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
@@ -39,14 +39,17 @@ class Pass:
     """A pass in progress.
 
     Attributes:
-        blocks: slice and number of each block still to be written, the first one last.
+        blocks: yields slice and number of each block still to be written: all that changed before
+            the pass began, and some that have changed since.
         upto: the last row of the journal when the pass began.
         marks: how many marks the journal had then.
+        part: those that the next commit writes.
     """
 
-    blocks: list[tuple[Slice, int]]
+    blocks: Iterator[tuple[Slice, int]]
     upto: int
     marks: int
+    part: list[tuple[Slice, int]] = field(default_factory=list)
 
 
 class Marks:
@@ -112,11 +115,12 @@ class Marks:
             self.begin_pass()
 
     def begin_pass(self) -> None:
-        """Start writing all blocks that have changed so far, a few with each commit."""
-        blocks = [(each, index) for each in self._filter.slices for index in sorted(each.dirty)]
-        for slice_ in self._filter.slices:
-            slice_.dirty.clear()
-        blocks.reverse()  # they are taken from the end
+        """Start writing all blocks that have changed so far, a few with each commit.
+
+        They are looked for as they are written: listing them would take long in a large filter.
+        """
+        slices = (*self._filter.slices,)
+        blocks = ((slice_, index) for slice_ in slices for index in slice_.changed())
         self._pass = Pass(blocks, self._last_row, self.journal)
 
     def write(self) -> tuple[Callable[[], None], int]:
@@ -131,7 +135,7 @@ class Marks:
         may_sweep = self._write_slices(slices)
         last_row, marks = self._write_journal()
         self._write_lists()
-        blocks = self._write_pass()
+        self._write_pass()
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
         def keep() -> None:
@@ -142,7 +146,7 @@ class Marks:
                 None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
-                self._keep_pass(self._pass, blocks)
+                self._keep_pass(self._pass)
 
         return keep, self._checksums(listed) - before
 
@@ -152,10 +156,13 @@ class Marks:
         rows = (self._database.execute(asked, (each,)).fetchone() for each in fingerprints)
         return sum(row[0] for row in rows if row)
 
-    def _keep_pass(self, current: Pass, blocks: int) -> None:
-        """Drop what a commit has written from a pass, which may be complete now."""
-        del current.blocks[len(current.blocks) - blocks :]
-        if not current.blocks:
+    def _keep_pass(self, current: Pass) -> None:
+        """Note what a commit has written of a pass, which may be complete now."""
+        for slice_, index in current.part:
+            slice_.dirty[index] = 0
+        if len(current.part) == BLOCKS_AT_ONCE:
+            current.part = []
+        else:
             self.journal -= current.marks
             self._swept, self._pass, self.sweeping = current.upto, None, True
 
@@ -195,15 +202,14 @@ class Marks:
         held = self._filter.slices[-1].since if fingerprint in self.withheld else None
         return self._filter.again.get(fingerprint, held)
 
-    def _write_pass(self) -> int:
-        """Write a part of the pass; return its number of blocks."""
+    def _write_pass(self) -> None:
+        """Write a part of the pass: the same as before if that commit has failed."""
         if self._pass is None:
-            return 0
-        part = self._pass.blocks[-BLOCKS_AT_ONCE:]
-        for slice_, index in reversed(part):
+            return
+        self._pass.part = self._pass.part or [*islice(self._pass.blocks, BLOCKS_AT_ONCE)]
+        for slice_, index in self._pass.part:
             if slice_.id >= self._filter.slices[0].id:  # else it has expired
                 file.put(self._database, "blocks", slice_.block_rows([index]))
-        return len(part)
 
     def _sweep(self) -> bool:
         """Delete some of the rows that are obsolete: a long delete would be a long commit.

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
 from support.numbered_commits import Commits, check, copied, hasty, log_of
+from support.steps import steps
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
@@ -521,6 +522,36 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.filter.forget(known[-1])
     store.commit()
     assert database_of(store).total_changes - before < 10
+    store.abandon()
+
+
+def test_beginning_a_pass_does_not_take_longer_in_a_larger_filter(path):
+    """It would stop the crawl: one for 100,000,000 pages has 50,000 blocks."""
+    store, taken = Store(path, LocalFilter(1_000_000)), []
+    for pages in 10, 1_000:
+        for page in fingerprints(pages, f"of {pages}"):
+            store.filter.add(page)
+        taken.append(steps(store.marks.begin_pass))
+    assert taken[0] == taken[1]
+    store.abandon()
+
+
+def test_a_pass_writes_each_block_that_has_changed_once_and_few_with_each_commit(path):
+    store, blocks = Store(path, LocalFilter(1_000_000)), []
+    for page in fingerprints(2_000):
+        store.filter.add(page)
+    changed = {*store.filter.slices[0].changed()}
+    store.commit()
+    store.marks.begin_pass()
+    database_of(store).set_trace_callback(
+        lambda each: blocks.append(int(each.split("(")[1].split(",")[0])) if "blocks" in each else 0
+    )
+    while store.marks.passing:
+        before = len(blocks)
+        store.commit()
+        assert len(blocks) - before <= marks.BLOCKS_AT_ONCE
+    assert sorted(blocks) == [1 << 32 | index for index in sorted(changed)]
+    assert not store.filter.slices[0].dirty.any()
     store.abandon()
 
 
