@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
-from scrapy_bloom.crawl.scrapy.loop import run_beside
+from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
@@ -266,8 +266,12 @@ class LocalBackend(Backend):
         self.due = inf
         if self.broken or not self._store.dirty:
             return not self.broken
-        began = perf_counter()
         try:
+            await self._let_log_catch_up()
+            while self._store.write_ahead():
+                await pause(0)
+                await self._let_log_catch_up()
+            began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._store.commit(sync=self._sync)
@@ -287,6 +291,10 @@ class LocalBackend(Backend):
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
         self._report.set(stats.PENDING, len(self._store))
         return True
+
+    async def _let_log_catch_up(self) -> None:
+        if self._store.log.is_long:
+            await run_beside(self._store.log.catch_up)
 
     def stop(self) -> None:
         """Note the spider's last state."""

@@ -25,7 +25,7 @@ Nothing is written before the first commit, which also records that a run has be
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -54,6 +54,12 @@ RUNS: Final = "runs"
 
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue followed by its own number, in this many lower bits."""
+
+ROWS_AT_ONCE: Final = 200
+"""New requests that are written at once, at some 10 to 30 µs each."""
+
+BYTES_AT_ONCE: Final = 1 << 20
+"""Their size."""
 
 CHECKED_BYTES: Final = 64 << 20
 """A file of up to this size is always checked in full on opening: about 0.1 s."""
@@ -288,6 +294,47 @@ class Store:
         """
         self._commit(clean=0, sync=sync)
 
+    def write_ahead(self) -> bool:
+        """Write some of what has changed before the rest; return False if it is little.
+
+        A long commit would stop the crawl. New requests and forgotten pages may come before the
+        rest: if the marks of the former do not follow, and what led to them stays, they are fetched
+        twice.
+
+        Raises what :meth:`commit` does.
+        """
+        new, forgotten = self._some_new(), self.marks.forgotten()
+        if not (new or forgotten):
+            return False
+        numbers = {row >> NUMBER_BITS for row in new}
+        with self._transaction(0) as change:
+            change(self._write_new(new))
+            change(self._write_queues(numbers))
+            keep, again = self.marks.write_forgotten(forgotten)
+            change(again)
+        keep()
+        for row in new:
+            self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row))
+        for number in numbers:
+            queue = self.queues[number]
+            queue.stored = True
+            if not queue.new:
+                self._touched.remove(number)
+        self.log.checkpoint_if_due(self._commits)
+        return True
+
+    def _some_new(self) -> dict[int, bytes]:
+        """Return some of the new requests, if there are many."""
+        some: dict[int, bytes] = {}
+        size = 0
+        for number in self._touched:
+            for row, body in self.queues[number].new.items():
+                some[row] = body
+                size += len(body)
+                if len(some) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+                    return some
+        return {}
+
     def close(self) -> None:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
 
@@ -366,35 +413,45 @@ class Store:
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
         database = self._database
-        self._check_place()
-        if database.in_transaction:
-            database.execute("ROLLBACK")
         if sync is not self._syncs:  # each costs as much as a small commit
+            if database.in_transaction:
+                database.execute("ROLLBACK")
             database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
             database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
             self._syncs = sync
         self.marks.begin_pass_if_due()
+        with self._transaction(clean) as change:
+            change(self._write_requests())
+            file.put(database, "meta", self._new_notes().items())
+            keep_marks, again = self.marks.write()
+            change(again)
+            keep_failed = self.failed.write()
+            keep_starts = self.starts.write()
+        self._keep()
+        keep_marks()
+        keep_failed()
+        keep_starts()
+        self.log.checkpoint_if_due(self._commits)
+
+    @contextmanager
+    def _transaction(self, clean: int) -> Iterator[Callable[[int], None]]:
+        """Write what the block writes, or nothing; what is yielded takes changes of the tally."""
+        database, changes = self._database, [self._tally]
+        self._check_place()
+        if database.in_transaction:
+            database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:
             self._check_alone(file.read_counters(database).commits)
-            requests = self._write_requests()
-            file.put(database, "meta", self._new_notes().items())
-            keep_marks, again = self.marks.write()
-            tally = self._tally + requests + again
+            yield changes.append
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
-            keep_failed = self.failed.write()
-            keep_starts = self.starts.write()
-            file.put_counters(database, counters, tally)
+            file.put_counters(database, counters, sum(changes))
             database.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the next commit retries it
                 database.execute("ROLLBACK")
             raise
-        self._keep(tally)
-        keep_marks()
-        keep_failed()
-        keep_starts()
-        self.log.checkpoint_if_due(self._commits)
+        self._commits, self._tally = self._commits + 1, sum(changes)
 
     def _check_place(self) -> None:
         """Check that the file is still where it was: elsewhere a commit would be of no use.
@@ -427,17 +484,19 @@ class Store:
 
     def _write_requests(self) -> int:
         """Write new requests, and delete those that are done; return the tally's change."""
-        database, touched = self._database, sorted(self._touched)
+        touched = sorted(self._touched)
         change = -sum(map(file.weight, self._gone))
         for number in touched:
-            new = self.queues[number].new
-            file.put(database, "requests", new.items())
-            change += sum(map(file.weight, new))
+            change += self._write_new(self.queues[number].new)
         gone = ((row,) for row in sorted(self._gone))
-        database.executemany("DELETE FROM requests WHERE id = ?", gone)
+        self._database.executemany("DELETE FROM requests WHERE id = ?", gone)
         return change + self._write_queues(touched)
 
-    def _write_queues(self, touched: list[int]) -> int:
+    def _write_new(self, new: dict[int, bytes]) -> int:
+        file.put(self._database, "requests", new.items())
+        return sum(map(file.weight, new))
+
+    def _write_queues(self, touched: Iterable[int]) -> int:
         """Write the queues that are new, delete the empty ones; return the tally's change.
 
         With many hosts, a row that changed with each request would be most of what is written.
@@ -454,10 +513,8 @@ class Store:
                 change -= file.crc(*row)
         return change
 
-    def _keep(self, tally: int) -> None:
+    def _keep(self) -> None:
         """Drop the changes that are committed."""
-        self._commits += 1
-        self._tally = tally
         for number in self._touched:
             queue = self.queues[number]
             queue.new.clear()

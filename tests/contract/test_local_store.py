@@ -152,6 +152,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.saved, self.saved_held = copy.deepcopy(self.model), {*self.held}
 
     @rule()
+    def write_ahead(self):
+        """What comes before its commit: all new requests here, and what lets pages through."""
+        while self.store.write_ahead():
+            pass
+        self.saved.rows |= self.model.rows
+        self.saved_held |= {*self.held}
+        for page in {*self.saved.marked} - {*self.model.marked}:
+            del self.saved.marked[page]
+            self.saved.ages.pop(page, None)
+
+    @rule()
     def commit_on_a_full_disk(self):
         database_of(self.store).execute("PRAGMA max_page_count = 1")  # as many as there are
         try:
