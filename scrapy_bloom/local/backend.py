@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -70,11 +71,14 @@ class LocalBackend(Backend):
     :param job: the job, in which a run has begun.
     :param queues: its requests.
     :param later: those of them that wait for a time.
+    :param starts: those of them that ``start()`` yields in each run.
     """
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, job: Job, queues: Queues, later: Later) -> None:
+    def __init__(
+        self, crawl: Crawl, job: Job, queues: Queues, later: Later, starts: Starts
+    ) -> None:
         self._job, self._store, self._queues, self._later = job, job.store, queues, later
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
@@ -85,7 +89,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
-        self._starts = Starts(job.store, queues)
+        self._starts = starts
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -94,7 +98,8 @@ class LocalBackend(Backend):
     ) -> LocalBackend:
         """Open the file of a job directory, or create it.
 
-        The first step that fails releases the job directory, as it was:
+        All but Scrapy's classes work beside the event loop. The first step that fails releases the
+        job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
@@ -109,13 +114,14 @@ class LocalBackend(Backend):
         made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
         owner = Identity(crawl.spider.name, fingerprinter.wrapped, made_by, writer)
         digests = fingerprinter.digests
-        job = Job(folder, owner, REQUESTS)
+        job = await run_beside(partial(Job, folder, owner, REQUESTS))
         with job.opening():
-            job.open(settings, digests=digests)
+            await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
-            later = Later(job.store, queues)
-            job.begin()
-        opened = cls(crawl, job, queues, later)
+            later = await run_beside(partial(Later, job.store, queues))
+            starts = await run_beside(partial(Starts, job.store, queues))
+            await run_beside(job.begin)
+        opened = cls(crawl, job, queues, later, starts)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
         return opened
 

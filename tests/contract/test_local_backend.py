@@ -18,8 +18,11 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local import log
 from scrapy_bloom.local.backend import LocalBackend
+from scrapy_bloom.local.job import Job
+from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import QueueClasses
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
 
@@ -67,6 +70,36 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
     assert request.url == free.url
     assert await backend.exchange(busy=False, held=False)
     assert await backend.close()
+
+
+@ensureDeferred
+async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_loop(
+    job, monkeypatch
+):
+    """A filter for 100,000,000 pages is read and written for seconds."""
+    threads = {}
+
+    def noted(name, do):
+        def call(*arguments, **options):
+            threads[name] = threading.current_thread()
+            return do(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (Job, "_check"),
+        (Job, "open"),
+        (Job, "begin"),
+        (Job, "close"),
+        (Later, "__init__"),
+        (Starts, "__init__"),
+    ):
+        one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
+        monkeypatch.setattr(owner, name, one)
+    backend, _ = await opened_in(job)
+    assert await backend.close()
+    assert len(threads) == 6
+    assert threading.current_thread() not in threads.values()
 
 
 @ensureDeferred
