@@ -19,9 +19,8 @@ from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local import log
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import Job
-from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.log import Log
-from scrapy_bloom.local.queue import QueueClasses
+from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
@@ -91,7 +90,7 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
         (Job, "open"),
         (Job, "begin"),
         (Job, "close"),
-        (Later, "__init__"),
+        (Queues, "read_waiting"),
         (Starts, "__init__"),
     ):
         one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
