@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.crawl.serialize import read_request
@@ -66,12 +66,15 @@ def stored_requests(store: Store) -> Iterator[Stored]:
         yield Stored(row, min(date, now + seconds), priority, body[_HEAD.size :])
 
 
-def stored_holds(store: Store) -> dict[str, float]:
-    """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
+def stored_holds(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Return the slots of a job that are left alone, each until when, in seconds since 1970.
+
+    :param meta: the notes of its store.
+    """
     now = time.time()
     return {
         slot: min(date, now + seconds)
-        for key, note in store.meta.items()
+        for key, note in meta.items()
         if key.startswith(_HOLDS)
         for slot, (date, seconds) in json.loads(note).items()
         if date > now

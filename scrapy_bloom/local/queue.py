@@ -129,7 +129,7 @@ class Queues:
         since = time.monotonic() - time.time()
         for each in stored_requests(self.store):
             self._waiting.push(since + each.date, each.row)
-        for slot, date in stored_holds(self.store).items():
+        for slot, date in stored_holds(self.store.meta).items():
             self._holds.hold(slot, since + date)
             self._rest(slot)
 

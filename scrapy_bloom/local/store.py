@@ -24,6 +24,7 @@ Nothing is written before the first commit, which also records that a run has be
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -437,12 +438,12 @@ class Store:
     def _transaction(self, clean: int) -> Iterator[Callable[[int], None]]:
         """Write what the block writes, or nothing; what is yielded takes changes of the tally."""
         database, changes = self._database, [self._tally]
-        self._check_place()
+        _check_place(self.path, self._place)
         if database.in_transaction:
             database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:
-            self._check_alone(file.read_counters(database).commits)
+            _check_alone(self.path, file.read_counters(database).commits, self._commits)
             yield changes.append
             counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
             file.put_counters(database, counters, sum(changes))
@@ -452,35 +453,6 @@ class Store:
                 database.execute("ROLLBACK")
             raise
         self._commits, self._tally = self._commits + 1, sum(changes)
-
-    def _check_place(self) -> None:
-        """Check that the file is still where it was: elsewhere a commit would be of no use.
-
-        :raises StateError: if not.
-        """
-        try:
-            there = self.path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            there = None
-        if there is None or not samestat(there, self._place):
-            raise StateError(
-                f"{self.path}: found {'another file' if there else 'no file'}, expected the one"
-                f" that this crawl has opened: it was moved or deleted. Nothing more is stored."
-                f" Start the crawl again where it is now, with all files of its job directory; if"
-                f" they are gone, restore them from a copy, or start over."
-            )
-
-    def _check_alone(self, commits: int) -> None:
-        """Check that nobody else has written to the file, because the lock was deleted, say.
-
-        :raises JobInUseError: if not.
-        """
-        if commits != self._commits:
-            raise JobInUseError(
-                f"{self.path}: found {commits:,} commits, expected {self._commits:,}: another"
-                f" process writes to it as well. This one ends and stores nothing more. Run one"
-                f" crawl at a time, on a local disk, and leave bloom.lock alone."
-            )
 
     def _write_requests(self) -> int:
         """Write new requests, and delete those that are done; return the tally's change."""
@@ -530,6 +502,37 @@ class Store:
 
 def _span(window: float | None) -> str | None:
     return None if window is None else write_span(window)
+
+
+def _check_place(path: Path, place: os.stat_result) -> None:
+    """Check that a file is still where it was: elsewhere a commit would be of no use.
+
+    :raises StateError: if not.
+    """
+    try:
+        there = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        there = None
+    if there is None or not samestat(there, place):
+        raise StateError(
+            f"{path}: found {'another file' if there else 'no file'}, expected the one that this"
+            f" crawl has opened: it was moved or deleted. Nothing more is stored. Start the crawl"
+            f" again where it is now, with all files of its job directory; if they are gone,"
+            f" restore them from a copy, or start over."
+        )
+
+
+def _check_alone(path: Path, found: int, commits: int) -> None:
+    """Check that nobody else has written to a file, because the lock was deleted, say.
+
+    :raises JobInUseError: if not.
+    """
+    if found != commits:
+        raise JobInUseError(
+            f"{path}: found {found:,} commits, expected {commits:,}: another process writes to it"
+            f" as well. This one ends and stores nothing more. Run one crawl at a time, on a local"
+            f" disk, and leave bloom.lock alone."
+        )
 
 
 def _check_pages(path: Path, database: sqlite3.Connection) -> None:
