@@ -1,7 +1,6 @@
 """How a job stores what must not be sent yet: requests that wait, and hosts left alone.
 
-A waiting request is a row like any other, in a queue of its own. When its time comes it moves to
-Scrapy's queue: the new row comes and the old one goes with the same commit. Holds are notes.
+A waiting request is a row like any other, in a queue of its own. Holds are notes.
 
 Dates are stored with how long the wait was, so that a clock that was set back while no crawl ran
 makes nobody wait longer than that again.

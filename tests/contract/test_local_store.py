@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
+from support.lines import lines_of
 from support.numbered_commits import Commits, check, copied, hasty, log_of
-from support.steps import steps
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import log, marks
 from scrapy_bloom.local import store as module
@@ -542,7 +543,7 @@ def test_beginning_a_pass_does_not_take_longer_in_a_larger_filter(path):
     for pages in 10, 1_000:
         for page in fingerprints(pages, f"of {pages}"):
             store.filter.add(page)
-        taken.append(steps(store.marks.begin_pass))
+        taken.append(lines_of((marks, slices), store.marks.begin_pass))
     assert taken[0] == taken[1]
     store.abandon()
 
