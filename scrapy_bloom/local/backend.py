@@ -268,6 +268,8 @@ class LocalBackend(Backend):
             while self._store.write_ahead():
                 await pause(0)
                 await self._let_log_catch_up()
+                if self.broken:
+                    return False
             began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight

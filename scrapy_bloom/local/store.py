@@ -2,7 +2,8 @@
 
 A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
 row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
-row, or is listed in ``again``. So a kill leaves the state of the last commit, and nothing is lost.
+row, or is listed in ``again``; so it is after each part of a large one. So a kill leaves the state
+of the last commit, or some that has come since, and nothing is lost.
 
 How marks are written is said in :mod:`~scrapy_bloom.local.marks`.
 
@@ -16,6 +17,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     row = store.push(queue, body)      # add a waiting request
     store.rows(queue, newest=True)     # waiting rows
     store.get(row), store.take(row), store.done(row)
+    store.write_ahead()            # wrote a part of very much that has changed? Ask until not
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
