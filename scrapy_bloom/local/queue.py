@@ -159,7 +159,7 @@ class Queues:
                 self._waiting.push(due, self.store.push(self.store.queue(LATER, None), body))
             else:
                 self._push(request)
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+        except Exception as error:
             return error
         return None
 
@@ -217,7 +217,7 @@ class Queues:
                 if body is None:
                     raise ValueError("its bytes do not match their checksum")
                 self._push(read_waiting(body, self.spider))
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:
                 self.unreadable.append(error)
             else:
                 self.store.done(row)
@@ -329,7 +329,7 @@ class Bucket:
                 if body is None:
                     raise ValueError("its bytes do not match their checksum")
                 return read_request(body, self._queues.spider), body
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 self._take()
                 self._queues.unreadable.append(error)
         return None
@@ -351,7 +351,7 @@ class Bucket:
 
     def _read(self) -> None:
         number = self._store.find(self._path)
-        assert number is not None  # noqa: S101 - it has requests
+        assert number is not None  # it has requests
         waiting = self._store.rows(number, newest=self._newest)
         rows = [*islice(waiting, self._most)]
         if not rows:
