@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from scrapy import Request
 from support.internals import clock_of_redis, stop_beating
+from support.jobs import stored
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, account, left, mark_of
+from support.queues import Crawler, account, exchange, left, mark_of
 from support.redis_plan import name_of
 
-from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended
-from scrapy_bloom.redis.key import Call, Ending
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Failure
+from scrapy_bloom.redis.key import Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
@@ -333,6 +338,50 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
             assert worker.queue.counts.failed == failed
             assert worker.queue.is_over() is (failed == 2)
         assert worker.take(9) == ["a"]
+
+
+# A site that fails for good
+
+
+def run_and_fail(server, key, now, *, new=0):
+    """Make a run in which each page fails that is fetched; return how many, and what is stored.
+
+    :param now: the worker's time of day.
+    :param new: how many pages there are that were not there yet.
+    """
+    fetched, over = 0, False
+    with Crawler(server.url, key) as worker:
+        queue = worker.queue
+        for number in range(new):
+            body = stored(Request(f"http://a.test/{number}"))
+            queue.offer(Entry("f", mark_of(number), body, source=number))
+        while not over:
+            for taken in exchange(queue, 50, look=True, default=worker.default).taken:
+                failed = Failed.of(taken.body, Failure("503"), now)
+                member = replace(taken, body=failed.body).member
+                queue.fail(taken, Lost(taken.id, taken.origin, failed._replace(body=member), ()))
+                fetched += 1
+            over = queue.is_over()
+    client = server.client()
+    return fetched, sum(client.memory_usage(name, 0) for name in client.keys(f"{key}*"))
+
+
+def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_nothing_grows(server, key):
+    pages, sizes, now = 3_000, [], time.time()
+    for run, fetched in enumerate((pages, pages, pages, 0, 0)):
+        some, size = run_and_fail(server, key, now + 2 * HOUR * run, new=0 if run else pages)
+        assert some == fetched
+        assert account(server, key)[:5] == (0, 0, pages, 0, 0)
+        sizes.append(size)
+    assert max(sizes[1:]) < 1.1 * sizes[0]
+
+
+def test_restarts_within_a_minute_count_as_one_run_that_has_failed(server, key):
+    now = time.time()
+    for restart in range(20):
+        assert run_and_fail(server, key, now + 3 * restart, new=0 if restart else 5)[0] == 5
+    for hours, fetched in ((2, 5), (4, 5), (6, 0)):
+        assert run_and_fail(server, key, now + HOUR * hours)[0] == fetched
 
 
 # Start requests, which each run and each worker may send
