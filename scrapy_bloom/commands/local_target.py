@@ -92,7 +92,7 @@ class LocalTarget:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
                 facts |= {
-                    "account": _account_in(store)._asdict(),
+                    "account": account_in(store)._asdict(),
                     "waiting": len(store),
                     "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
                     "later": len(dates),
@@ -278,7 +278,7 @@ def identity_in(store: Store) -> Identity:
     return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
-def _account_in(store: Store) -> Account:
+def account_in(store: Store) -> Account:
     """Return what has become of the pages of a crawl, as of its last commit."""
     meta, in_flight = store.meta, int(store.meta.get(IN_FLIGHT, 0))
     return Account(

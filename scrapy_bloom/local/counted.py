@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from scrapy_bloom import file
 
@@ -26,6 +26,10 @@ class Counted:
             return True
         asked = "SELECT 1 FROM starts WHERE mark = ?"
         return self._database.execute(asked, (mark,)).fetchone() is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the marks that are in the file."""
+        return (mark for (mark,) in self._database.execute("SELECT mark FROM starts"))
 
     def add(self, mark: bytes) -> bool:
         """Count a request; return whether it was counted before."""
