@@ -71,7 +71,7 @@ class Source:
         state: the spider's, pickled.
         holds: download slots that are left alone, each until when, in seconds since 1970.
         account: what has become of the pages that have no request any more. Only ours is known.
-        starts: marks of start requests that are not filtered, and counted.
+        starts: as what start requests count that are not filtered, by their marks.
     """
 
     identity: Identity
@@ -82,7 +82,7 @@ class Source:
     state: bytes = b""
     holds: dict[str, float] = field(default_factory=dict)
     account: Account | None = None
-    starts: Iterable[bytes] = ()
+    starts: Iterable[tuple[bytes, str]] = ()
 
 
 @contextmanager

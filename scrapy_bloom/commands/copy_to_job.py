@@ -91,5 +91,5 @@ def _add_account(store: Store, source: Source) -> None:
         names = (Ended.DONE.value, Ended.REDIRECTED.value)
         store.meta |= {name: getattr(source.account, name) for name in names}
         store.meta[STATUSES] = json.dumps(source.account.statuses)
-    for mark in source.starts:
-        store.starts.add(mark)
+    for start in source.starts:
+        store.starts.set(*start)

@@ -137,7 +137,7 @@ class LocalTarget:
             filter_, starts = store.filter, store.starts
 
             def knows(marks: Sequence[bytes]) -> list[bool]:
-                return [mark in filter_ or mark in starts for mark in marks]
+                return [mark in filter_ or starts.get(mark) is not None for mark in marks]
 
             yield View(identity_in(store), knows, requests)
 
@@ -159,10 +159,12 @@ class LocalTarget:
         :param reason: as above.
         """
         with self._changing(reason) as (store, rows):
-            for id_, failed, _ in rows:
+            done = Ended.DONE.value
+            for id_, failed, start in rows:
                 store.failed.remove(id_, failed)
-                name = Ended.DONE.value
-                store.meta[name] = store.meta.get(name, 0) + (not failed.is_counted)
+                store.meta[done] = store.meta.get(done, 0) + 1
+                if start is not None:
+                    store.starts.set(start, done)
         return len(rows)
 
     @contextmanager

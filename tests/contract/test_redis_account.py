@@ -359,7 +359,7 @@ def run_and_fail(server, key, now, *, new=0):
             for taken in exchange(queue, 50, look=True, default=worker.default).taken:
                 failed = Failed.of(taken.body, Failure("503"), now)
                 member = replace(taken, body=failed.body).member
-                queue.fail(taken, Lost(taken.id, taken.origin, failed._replace(body=member), ()))
+                queue.fail(taken, Lost(taken.id, b"", failed._replace(body=member), ()))
                 fetched += 1
             over = queue.is_over()
     client = server.client()
@@ -390,21 +390,16 @@ def test_restarts_within_a_minute_count_as_one_run_that_has_failed(server, key):
 def start(worker, *names):
     """Offer unfiltered start requests, each known by its name, as a run of start() does."""
     for name in names:
-        entry = Entry("p", None, name.encode(), source=name, start=name.encode().ljust(16, b"."))
-        worker.queue.offer(entry)
+        worker.queue.offer(Entry("p", None, name.encode(), source=name, start=start_of(name)))
     worker.say()
 
 
-def take_starts(worker):
-    names = worker.take(9)
-    for name in names:
-        worker.have[name].origin = name.encode().ljust(16, b".")
-    return names
+def start_of(name):
+    return name.encode().ljust(16, b".")
 
 
 def end(worker, name, ended=Ended.DONE, status=""):
-    taken = worker.have.pop(name)
-    worker.queue.end(taken, Ending(ended, status, taken.origin))
+    worker.queue.end(worker.have.pop(name), Ending(ended, status, start_of(name)))
     worker.say()
 
 
@@ -413,7 +408,7 @@ def test_a_start_request_that_comes_with_each_run_is_one_page(server, join, key)
         worker = join()
         start(worker, "s", "t")
         assert account(server, key).pages == 2
-        take_starts(worker)
+        worker.take(9)
         end(worker, "s", status=status)
         end(worker, "t", Ended.REDIRECTED)
         told = account(server, key)
@@ -427,17 +422,16 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, k
         start(worker, "s")
     for worker, failed in zip(workers, (True, True, False), strict=True):
         worker.exchange(1)
-        worker.have["s"].origin = b"s".ljust(16, b".")
         if failed:
-            worker.fail("s")
+            worker.fail("s", start=start_of("s"))
             worker.say()
             assert account(server, key).failed == 1
         else:
             end(worker, "s")
     assert account(server, key)[:5] == (1, 0, 0, 0, 0)
     start(workers[0], "s")
-    take_starts(workers[0])
-    workers[0].fail("s")
+    workers[0].take(9)
+    workers[0].fail("s", start=start_of("s"))
     workers[0].say()
     assert account(server, key)[:5] == (0, 0, 1, 0, 0)
 
@@ -448,11 +442,11 @@ def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_o
     """With what it has behind it: its failures count on."""
     with Crawler(server.url, key) as worker:
         start(worker, "s")
-        take_starts(worker)
+        worker.take(9)
         taken = worker.have["s"]
         taken.body = b"s, which has failed"
         worker.have["s"] = taken
-        worker.fail("s", tries=MOST_TRIES)
+        worker.fail("s", tries=MOST_TRIES, start=start_of("s"))
         worker.say()
     worker = join()
     start(worker, "s")

@@ -375,7 +375,7 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
             kind, tries = failures[url]
             store.fail(row, Failed(kind, "why", time.time(), tries, "", body), mark)
     store.meta |= {"done": 5, "redirected": 2, "statuses": json.dumps({"404": 3})}
-    store.starts.add(b"a start request")
+    store.starts.set(b"a start request", "done 404")
     assert job.close()
     target = tmp_path / "new" if goes_to == "job" else f"{server.url}#{next(keys)}"
     code, (line,), errors = bloom(f"copy {tmp_path / 'job'} {target} --spider {SPIDER}")
@@ -398,7 +398,7 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
     job = open_job(target, requests=True)
     assert job.store.failed.left == 1  # the other one is given up
     assert job.store.failed.take_start(fingerprinter().fingerprint(Request(URLS[1]))) is not None
-    assert job.store.starts.add(b"a start request")
+    assert job.store.starts.get(b"a start request") == "done 404"
     job.abandon()
 
 
