@@ -250,7 +250,10 @@ class World:
         return True
 
     def is_over(self, last):
-        """Return whether nothing is left to do for another process than the last that has ended."""
+        """Return whether nothing is left to do for another process than the last that has ended.
+
+        One that was frozen, and stopped after the others had finished, may have left something.
+        """
         return (last.ended or -1) >= self._calm and last.reason == "finished"
 
     def also_ends(self, process):  # noqa: ARG002
