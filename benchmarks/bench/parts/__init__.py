@@ -12,6 +12,7 @@ from bench.parts import (
     growth,
     kills,
     memory,
+    outage,
     polite,
     request_seen,
     saturation,
@@ -33,6 +34,7 @@ PARTS: Final[dict[str, Part]] = {
         polite.PART,
         beside.PART,
         kills.PART,
+        outage.PART,
     )
 }
 """In the order of the page."""
