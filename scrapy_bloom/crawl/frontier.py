@@ -192,7 +192,9 @@ class Frontier:
     def describe(self) -> tuple[str, ...]:
         """Return what else is known, as phrases."""
         here = " here" if self._backend.shared else ""
-        return f"{len(self._in_flight):,} in flight{here}", *self._backend.describe()
+        failed = self._backend.account().failed
+        some = (f"{failed:,} failed",) if failed else ()
+        return f"{len(self._in_flight):,} in flight{here}", *self._backend.describe(), *some
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
@@ -328,11 +330,13 @@ class Frontier:
         reason = visit.reason
         if reason is None:
             status = str(visit.status) if visit.status else ""
-            self._backend.release(visit.taken, visit.ended, status)
+            self._backend.release(visit.taken, visit.ended, status, visit.start)
         elif not self._retries:
-            self._backend.release(visit.taken, visit.ended, reason.kind)
-        elif visit.taken is not None:  # else the pages that led to it have failed, too
-            self._backend.fail(visit.taken, reason, visit.way)
+            self._backend.release(visit.taken, visit.ended, reason.kind, visit.start)
+        elif visit.taken is not None:
+            self._backend.fail(visit.taken, reason, visit.way, visit.start)
+        elif not visit.parents:  # else these have failed, too
+            self._report.unlisted[reason.kind] += 1
         if reason is not None:
             self._report.failed(reason.kind)
         self._in_flight.release(visit)

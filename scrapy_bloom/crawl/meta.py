@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_bloom.crawl.history import AGAIN, CHAIN, ORIGINAL, START, TRIES
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.crawl.scrapy.engine import BACK
 from scrapy_bloom.fingerprinter import META_KEY as CANONICAL
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "bloom_"
 _THEIRS: Final = CANONICAL, DELAY, MAX_AGE
-_OURS: Final = AGAIN, BACK, CHAIN, ORIGINAL, START, TRIES
+_OURS: Final = BACK, CHAIN, ORIGINAL, START, TRIES
 _MOST: Final = 1_000
 """Keys that are looked at: a project may make new ones all the time."""
 

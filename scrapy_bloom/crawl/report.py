@@ -66,6 +66,7 @@ class Report:
 
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
+        unlisted: why requests have failed that were only in memory, and that no page led to.
         explained: whether other workers had requests when this one came, or it was said at the
             start that nothing is left to fetch: then nothing remains to be explained.
     """
@@ -85,6 +86,7 @@ class Report:
         self._kinds: set[str] = set()  # of failures that have a stat
         self._walls = 0
         self.account: Account | None = None
+        self.unlisted: Counter[str] = Counter()
         self.explained = False
         self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
@@ -228,7 +230,7 @@ class Report:
         if not (self._opened or checked):
             return
         account = None if self._gave_up else self.account  # else it is not known what is stored
-        text = str(account)
+        text = str(account.with_failed(self.unlisted)) if account is not None else ""
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"

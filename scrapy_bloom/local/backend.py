@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -19,17 +20,16 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.history import AGAIN, TRIES
+from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
-from scrapy_bloom.crawl.scrapy.loop import run_beside
+from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
-from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import StoredStarts
@@ -61,7 +61,7 @@ STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
 
 _FEW: Final = 100  # requests: as long as more wait, no failed one is put back
-_AT_ONCE: Final = 200  # failed requests that are put back with a commit
+_AT_ONCE: Final = 100  # failed requests that are put back at once
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -71,13 +71,13 @@ class LocalBackend(Backend):
 
     :param job: the job, in which a run has begun.
     :param queues: its requests.
-    :param later: those of them that wait for a time.
+    :param starts: those of them that ``start()`` yields in each run.
     """
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, job: Job, queues: Queues, later: Later) -> None:
-        self._job, self._store, self._queues, self._later = job, job.store, queues, later
+    def __init__(self, crawl: Crawl, job: Job, queues: Queues, starts: StoredStarts) -> None:
+        self._job, self._store, self._queues = job, job.store, queues
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
         self._identify = crawl.identifier.identify
@@ -87,7 +87,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
-        self._starts = StoredStarts(job.store, queues)
+        self._starts = starts
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -96,7 +96,8 @@ class LocalBackend(Backend):
     ) -> LocalBackend:
         """Open the file of a job directory, or create it.
 
-        The first step that fails releases the job directory, as it was:
+        All but Scrapy's classes work beside the event loop. The first step that fails releases the
+        job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
@@ -111,18 +112,19 @@ class LocalBackend(Backend):
         made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
         owner = Identity(crawl.spider.name, fingerprinter.wrapped, made_by, writer)
         digests = fingerprinter.digests
-        job = Job(folder, owner, REQUESTS)
+        job = await run_beside(partial(Job, folder, owner, REQUESTS))
         with job.opening():
-            job.open(settings, digests=digests)
+            await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
-            later = Later(job.store, queues)
-            job.begin()
-        opened = cls(crawl, job, queues, later)
+            await run_beside(queues.read_waiting)
+            starts = await run_beside(partial(StoredStarts, job.store, queues))
+            await run_beside(job.begin)
+        opened = cls(crawl, job, queues, starts)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
         return opened
 
     def __len__(self) -> int:
-        return len(self._queues) + len(self._later)
+        return len(self._queues)
 
     # Marks and requests
 
@@ -137,13 +139,13 @@ class LocalBackend(Backend):
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
-        is_start = mark is None and not due and self._engine.is_from_start(request)
-        digest = self._starts.digest(request) if is_start else b""
+        is_start = mark is None and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start and not due else b""
         if digest and self._starts.take(digest):
             return False  # it has waited since an earlier run
         if is_start:
             self._note_start(request)
-        error = self._later.push(request, due) if due else self._queues.push(request)
+        error = self._queues.push(request, due)
         if self.due == inf:
             self._changed()
         elif self._store.new_bytes > MOST_NEW and not self._failing:
@@ -157,13 +159,27 @@ class LocalBackend(Backend):
     def _note_start(self, request: Request) -> None:
         """Count a start request once, and let it take the place of its like that has failed."""
         with suppress(Exception):  # the project's fingerprinter
-            mark, _ = self._identify(request)
-            is_counted, failed = self._store.starts.add(mark), self._store.failed.take_start(mark)
+            request.meta[START], _ = self._identify(request)
+            self._reopen(request.meta[START])
+            failed = self._store.failed.take_start(request.meta[START])
             before = {} if failed is None else read_fields(failed.body)["meta"]
             if TRIES in before:
                 request.meta[TRIES] = before[TRIES]
-            if AGAIN in before or (is_counted and failed is None):
-                request.meta[AGAIN] = True
+
+    def _reopen(self, start: bytes) -> None:
+        """Let a start request count no more as what it did: it comes again, or ends again."""
+        ended = self._store.starts.get(start)
+        if ended is not None:
+            self._store.starts.set(start, None)
+            self._count(ended, -1)
+
+    def _count(self, ended: str, by: int) -> None:
+        name, _, status = ended.partition(" ")
+        meta = self._store.meta
+        meta[name] = meta.get(name, 0) + by
+        if status:
+            self._statuses[status] += by
+            meta[STATUSES] = json.dumps(+self._statuses)
 
     def __contains__(self, mark: bytes) -> bool:
         return mark in self._store.filter
@@ -178,19 +194,14 @@ class LocalBackend(Backend):
         self._store.marks.withheld_changed(marks)
 
     def take(self) -> tuple[Request, Taken] | None:
-        later = self._later
-        if self.broken or not later.has_room:
+        if self.broken or not self._queues.has_room:
             return None
         try:
-            later.move_due()
-            if self._store.failed.left and len(self._queues) < _FEW:
+            if self._store.failed.left and self._queues.size < _FEW:
                 self._put_back()
             taken = self._queues.pop()
-            while taken is not None and (until := later.held_until(taken[0])):
-                if not later.postpone(*taken, until):
-                    break
+            if self._queues.postponed:
                 self._changed()
-                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
             self.give_up(
                 StateError(
@@ -206,25 +217,26 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
+    def release(
+        self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
+    ) -> None:
         """Delete the row of a request with the next commit, and count its page."""
-        meta = self._store.meta
         if taken is not None:
             self._store.done(taken.row)
-        if ended in (Ended.DONE, Ended.REDIRECTED):
-            meta[ended.value] = meta.get(ended.value, 0) + 1
-        if status:
-            self._statuses[status] += 1
-            meta[STATUSES] = json.dumps(self._statuses)
+        if ended is Ended.REPLACED:
+            return
+        if start:
+            self._reopen(start)
+            self._store.starts.set(start, f"{ended.value} {status}")
+        self._count(f"{ended.value} {status}", 1)
 
-    def fail(self, taken: Taken, reason: Reason, way: Collection[bytes]) -> None:
+    def fail(
+        self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
+    ) -> None:
         """Move the row of a request to the failed list with the next commit."""
-        failed, start = Failed.of(taken.body, reason, time.time()), None
-        with suppress(Exception):  # the project's fingerprinter, or what is in the request
-            request = read_request(failed.body, self._spider)
-            if request.dont_filter and request.meta.get("is_start_request"):
-                start, _ = self._identify(request)
-        self._store.fail(taken.row, failed, start)
+        if start:
+            self._reopen(start)
+        self._store.fail(taken.row, Failed.of(taken.body, reason, time.time()), start or None)
         if way:
             self._store.filter.forget_many(way)
 
@@ -247,11 +259,11 @@ class LocalBackend(Backend):
     # Download slots
 
     def hold(self, request: Request, seconds: float) -> None:
-        self._later.hold(self._queues.slot_of(request), seconds)
+        self._queues.hold(self._queues.slot_of(request), seconds)
         self._changed()
 
     def held_until(self, request: Request) -> float:
-        return self._later.held_until(request)
+        return self._queues.held_until(request)
 
     # Commits
 
@@ -268,8 +280,14 @@ class LocalBackend(Backend):
         self.due = inf
         if self.broken or not self._store.dirty:
             return not self.broken
-        began = perf_counter()
         try:
+            await self._let_log_catch_up()
+            while self._store.write_ahead():
+                await pause(0)
+                await self._let_log_catch_up()
+                if self.broken:
+                    return False
+            began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._store.commit(sync=self._sync)
@@ -280,8 +298,8 @@ class LocalBackend(Backend):
             self._log_failure(error)
             return False
         finally:
-            if not self._later.has_room:  # what was postponed is in the way of others
-                self._later.note_exchanged()
+            if not self._queues.has_room:  # what was postponed is in the way of others
+                self._queues.postponed = 0
                 self._engine.wake()
         if self._failing:
             self._failing = False
@@ -289,6 +307,10 @@ class LocalBackend(Backend):
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
         self._report.set(stats.WAITING, len(self._store) - self._store.in_flight)
         return True
+
+    async def _let_log_catch_up(self) -> None:
+        if self._store.log.is_long:
+            await run_beside(self._store.log.catch_up)
 
     def stop(self) -> None:
         """Note the spider's last state."""
@@ -317,14 +339,14 @@ class LocalBackend(Backend):
 
     @property
     def later(self) -> int:
-        return len(self._later)
+        return self._queues.later
 
     def pending(self) -> bool:
         if self._store.failed.left:
             return True
         if self._queues.ready:
             return True
-        return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
+        return len(self) > 0 and self._queues.next_due <= time.monotonic() + REST
 
     @property
     def over(self) -> bool:
@@ -333,10 +355,10 @@ class LocalBackend(Backend):
     @property
     def next_start(self) -> float:
         # Without room a commit wakes the engine.
-        return self._later.next_due if self._later.has_room else inf
+        return self._queues.next_due if self._queues.has_room else inf
 
     def resting(self) -> tuple[int, float]:
-        return len(self) - self._queues.ready, self._later.next_due
+        return len(self) - self._queues.ready, self._queues.next_due
 
     def account(self) -> Account:
         meta, failed, in_flight = self._store.meta, self._store.failed, self._store.in_flight
@@ -347,7 +369,7 @@ class LocalBackend(Backend):
             waiting=len(self._store) - in_flight,
             in_flight=in_flight,
             reasons=failed.reasons,
-            statuses=self._statuses,
+            statuses=+self._statuses,
         )
 
     def info(self) -> FilterInfo:
@@ -355,7 +377,7 @@ class LocalBackend(Backend):
 
     def describe(self) -> tuple[str, ...]:
         """Say how many hosts are left alone."""
-        held = len(self._later.held)
+        held = len(self._queues.held)
         return (f"{counted(held, 'host')} left alone",) if held else ()
 
     # Faults

@@ -19,8 +19,7 @@ from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
-from scrapy_bloom.local.later import waiting_body
-from scrapy_bloom.local.queue import LATER
+from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import Call, Lost, SharedKey
 from scrapy_bloom.redis.member import Entry
@@ -118,7 +117,7 @@ def test_a_job_says_where_each_page_is(bloom):
         store.fail(row, listed(stored(request(path)), kind, message, tries))
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
-    store.starts.add(mark_of(request("start")))
+    store.starts.set(mark_of(request("start")), "done")
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [
