@@ -47,7 +47,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
-from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.store import NAME, NUMBER_BITS, Store
 
 _UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
@@ -103,7 +103,7 @@ class LocalTarget:
         return facts
 
     def look(self) -> dict[str, Any]:
-        """Return how far the crawl is, without reading marks and requests: they may be many.
+        """Return how far the crawl is. Marks are not read, and requests are only counted.
 
         :raises StateError: also if the filter has no requests.
         """
@@ -112,7 +112,10 @@ class LocalTarget:
             meta = dict(file.rows(database, "meta"))
             if meta.get(KIND) != REQUESTS:
                 raise no_requests(self.name)
-            sizes = {path: size for _, path, _, size in file.rows(database, "queues")}
+            asked = (
+                "SELECT path, count(*) FROM requests JOIN queues ON queues.id = requests.id >> ?"
+            )
+            sizes = dict(database.execute(f"{asked} GROUP BY 1", (NUMBER_BITS,)))
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
             failed = dict(database.execute("SELECT kind, count(*) FROM failed GROUP BY kind"))
