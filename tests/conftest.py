@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import gc
-import inspect
 import io
 import os
 import shlex
@@ -57,18 +56,16 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests that meet Redis, and those that start a server or crawl a site.
+    """Mark the tests with a fixture that starts a server or serves a site.
 
-    `make test-servers` runs the first ones; `make check` leaves all of them out.
+    Those that do so themselves say it by `pytestmark`.
     """
-    servers = {"server", "own_server", "cluster", "LocalRedis", "LocalCluster"}
     for item in items:
-        test = inspect.unwrap(item.function)
-        here = {*item.fixturenames, *test.__code__.co_names}
-        starts = servers & {*here, *vars(item.module)}
-        if starts or any(word in item.nodeid.lower() for word in ("redis", "shared")):
+        asked = {*item.fixturenames}
+        if asked & {"server", "own_server", "cluster"}:
             item.add_marker("redis")
-        if starts or {"site", "LocalSite", "Pages"} & here:
+            item.add_marker("server")
+        if "site" in asked:
             item.add_marker("server")
     if int(os.environ.get("KILLS", "1")) == 1:
         kills = [item for item in items if item.get_closest_marker("kills")]

@@ -23,6 +23,8 @@ from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 
+pytestmark = [pytest.mark.redis, pytest.mark.server]
+
 CAPACITY = 10_000
 START = 1_700_000_000
 WEEK = 7 * 86_400

@@ -19,6 +19,8 @@ from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
+pytestmark = [pytest.mark.redis, pytest.mark.server]
+
 
 def open_filter(url, key, **options):
     usual = {"capacity": 1000, "error_rate": 1e-6, "timeout": 2.0, "on_error": "close"}

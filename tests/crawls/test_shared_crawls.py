@@ -15,7 +15,7 @@ from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
 from support.waiting import until
 
-pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.redis, pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 ONE = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}

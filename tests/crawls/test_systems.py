@@ -39,6 +39,7 @@ class Books(Spider):
 """
 
 
+@pytest.mark.server
 def test_a_crawl_is_killed_and_resumes_by_means_that_every_system_has(tmp_path):
     command = [sys.executable, "-m", "scrapy", "runspider", "books.py"]
     with LocalSite(pages=150, links=6) as site:

@@ -119,6 +119,7 @@ TELNETCONSOLE_ENABLED = False
 NEEDS_REDIS = "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("chosen", [{"BLOOM_REDIS_URL": "redis://x"}, {"BLOOM_BACKEND": "redis"}])
 def test_without_the_client_library_a_crawl_that_workers_share_is_refused(project, chosen):
     (project.folder / "project_settings.py").write_text(WITHOUT_REDIS)
@@ -149,6 +150,7 @@ class Stopping(Follower):
             close(self.crawler)
 
 
+@pytest.mark.server
 @ensureDeferred
 @pytest.mark.parametrize("filter_class", [RFP, OURS])
 async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter_class, caplog):

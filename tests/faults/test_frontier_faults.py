@@ -21,6 +21,8 @@ from scrapy_bloom.local import backend
 from scrapy_bloom.local.queue import Queues
 from scrapy_bloom.signals import before_commit
 
+pytestmark = pytest.mark.server
+
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
 FULL = "The crawl continues and retries"

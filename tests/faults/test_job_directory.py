@@ -137,6 +137,7 @@ def write_beside(job):
     until(opened).abandon()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("harm", "reason", "said"),
     [

@@ -27,6 +27,8 @@ from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.reporting import write_stats
 
+pytestmark = [pytest.mark.redis, pytest.mark.server]
+
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
 

@@ -13,6 +13,8 @@ from support.queues import Crawler
 from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.redis.client import Server
 
+pytestmark = [pytest.mark.redis, pytest.mark.server]
+
 
 @pytest.fixture(scope="module")
 def primary():

@@ -18,7 +18,12 @@ from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.server,
+    pytest.mark.long,
+    pytest.mark.usefixtures("short_leases"),
+]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
