@@ -7,26 +7,10 @@ import io
 import os
 import shlex
 import sys
-import sysconfig
-from importlib.machinery import PathFinder
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-
-# `python -m pytest` puts the working directory first: the sources there would be tested, and not
-# what is installed. They are if PYTHONPATH names them, or nothing is installed. What a .pth file
-# names stands behind the standard library, and stays.
-_stdlib = sys.path.index(sysconfig.get_path("stdlib"))
-_sources = str(Path(__file__).parents[1])
-_others = [path for path in sys.path[:_stdlib] if path != _sources] + sys.path[_stdlib:]
-_asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-_asked = [str(Path(path).absolute()) for path in _asked if path]
-if _sources in _asked:
-    os.environ["PYTHONPATH"] = os.pathsep.join(_asked)  # tests start processes in other folders
-elif PathFinder.find_spec("scrapy_bloom", _others):
-    sys.path[:] = _others
 
 # Scrapy notes each crawl below the user's home. A test must not, and may run without a home.
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
