@@ -2,7 +2,7 @@
 
 Each part runs in a process of its own. Those that measure time have the machine to themselves; the
 others, which count, share it two by two. Full results are kept in benchmarks/results.json and shown
-in docs; quick ones in build/bench-quick.json and on the screen.
+in docs; quick ones on the screen only.
 """
 
 from __future__ import annotations
@@ -90,12 +90,11 @@ def main() -> None:
     found = run_all(parts, scale)
     for part in parts:
         show(part, found[part.name])
-    file = results.QUICK if scale.quick else results.KEPT
-    results.write(results.read(file) | found, file)
     if not scale.quick:
+        results.write(results.read() | found, results.KEPT)
         subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--write"], check=True)
         subprocess.run([sys.executable, "-m", "bench.plots"], check=True)
-    print(f"{monotonic() - start:.0f} s in all; results in {file.relative_to(ROOT)}")
+    print(f"{monotonic() - start:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ Candidates run in alternating order, each part in a process of its own, alternat
 documentation recommends; figures are medians. CPU is the processor time of the measured process.
 Absolute times belong to one machine and hour: compare only ratios.
 
-`make bench` measures everything in about two hours on two cores; `make bench-quick` takes a few
+`make bench` measures everything in about an hour on two cores; `make bench-quick` takes a few
 minutes and keeps nothing.
 """
 
@@ -40,11 +40,10 @@ SECTIONS = {
     "memory": ("memory", ("name", "urls", "bytes_per_url")),
     "kills": ("kills", ("name", "kills", "pages", "lost", "items_lost", "again_each")),
     "polite": ("workers", ("workers", "name", "busiest", "pages")),
-    "beside": (
+    "redis-crawl": (
         "crawls",
-        ("workers", "delay", "name", "cpu_ratio", "server_ratio", "wall_ratio", "trips"),
+        ("workers", "delay", "name", "cpu_ratio", "server_ratio", "seconds_ratio", "trips"),
     ),
-    "saturation": ("saturation", ("hosts", "server", "most")),
     "growth": ("growth", ("name", "pages", "call", "create", "grow", "delete")),
     "core": ("core", ("name", "cpu", "bytes_per_item", "wrong_of")),
 }
