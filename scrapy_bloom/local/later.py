@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.crawl.later import Holds, Waiting
@@ -67,12 +67,15 @@ def stored_requests(store: Store) -> Iterator[Stored]:
         yield Stored(row, min(date, now + seconds), priority, body[_HEAD.size :])
 
 
-def stored_holds(store: Store) -> dict[str, float]:
-    """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
+def stored_holds(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Return the slots of a job that are left alone, each until when, in seconds since 1970.
+
+    :param meta: the notes of its store.
+    """
     now = time.time()
     return {
         slot: min(date, now + seconds)
-        for key, note in store.meta.items()
+        for key, note in meta.items()
         if key.startswith(_HOLDS)
         for slot, (date, seconds) in json.loads(note).items()
         if date > now
@@ -108,7 +111,7 @@ class Later:
         since = time.monotonic() - time.time()
         for each in stored_requests(store):
             self._rows.push(since + each.date, each.row)
-        for slot, date in stored_holds(store).items():
+        for slot, date in stored_holds(store.meta).items():
             self._holds.hold(slot, since + date)
             queues.leave_alone(slot)
 
