@@ -152,5 +152,4 @@ its page was fetched and no whole line has it.
             draw,
         ),
     ),
-    alone=False,
 )
