@@ -67,8 +67,8 @@ class BloomCommand(ScrapyCommand):
             )
             self.exitcode = 2
             return
-        assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
+        assert self.settings is not None  # Scrapy sets it before anything is called
         # Imported only here: see the top of this file.
-        from scrapy_bloom.commands.runner import call  # noqa: PLC0415
+        from scrapy_bloom.commands.runner import call
 
         self.exitcode = call(verb, ["--help"] if opts.help else rest, self.settings)

@@ -127,7 +127,7 @@ class Later:
         date = time.time() + max(0.0, due - time.monotonic())
         try:
             body = waiting_body(date, request.priority, self._queues.dumps(request))
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+        except Exception as error:  # its parts may raise anything
             return error
         self._rows.push(due, self._store.push(self._store.queue(LATER, None), body))
         return None
@@ -148,7 +148,7 @@ class Later:
                     raise ValueError("its bytes do not match their checksum")
                 request = read_request(body[_HEAD.size :], self._queues.spider)
                 problem = self._queues.push(request)
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 problem = error
             if problem is None:
                 self._store.done(row)

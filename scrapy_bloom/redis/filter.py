@@ -209,7 +209,7 @@ class RedisFilter:
             while True:
                 try:
                     return ask(self.worker, self._key, self.shared.epoch, self.shared.probe, batch)
-                except Surprise as surprise:  # noqa: PERF203 - rare
+                except Surprise as surprise:  # rare
                     self._reopen(surprise)
 
         asked = list(fingerprints)
@@ -375,7 +375,7 @@ class RedisFilter:
         while True:
             try:
                 verdicts = self.shared.call(call).verdicts
-            except Surprise as surprise:  # noqa: PERF203 - rare
+            except Surprise as surprise:  # rare
                 ambiguous = True
                 self._reopen(surprise)
             else:

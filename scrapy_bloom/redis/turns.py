@@ -121,7 +121,7 @@ class Turns:
         try:
             key = self._engine.slot_of(request)
             paced = self._by_host or self._downloads.pace_of(key).delay
-        except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
+        except Exception as error:  # it reads the meta; raising would lose the page
             self._report.once(
                 logging.ERROR,
                 "The download slot of %s is unknown, so it is not paced (%r). More such errors are"
