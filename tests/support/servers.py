@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -41,11 +42,15 @@ def program() -> str:
 
     :raises NotAvailableError: it is not to be had.
     """
-    chosen = os.environ.get("REDIS_SERVER")
-    if chosen and not runs(Path(chosen)):
-        raise NotAvailableError(f"REDIS_SERVER={chosen} is not a server that can be started.")
+    return _program(os.environ.get("REDIS_SERVER"), HOME)
+
+
+@cache
+def _program(chosen: str | None, _home: Path) -> str:
     if chosen:
-        return chosen
+        if runs(Path(chosen)):
+            return chosen
+        raise NotAvailableError(f"REDIS_SERVER={chosen} is not a server that can be started.")
     try:
         return str(get(DEFAULT))
     except NotAvailableError as reason:
