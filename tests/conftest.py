@@ -114,7 +114,7 @@ def short_leases():
 @pytest.fixture(scope="module")
 def server():
     """A Redis server for all tests of a file."""
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
     with LocalRedis() as server:
         yield server
@@ -123,7 +123,7 @@ def server():
 @pytest.fixture
 def own_server():
     """A Redis server for one test."""
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
     with LocalRedis() as server:
         yield server
@@ -141,7 +141,7 @@ def cluster():
 @pytest.fixture
 def key():
     """A key that no other test uses."""
-    from support.localredis import keys
+    from testbed.localredis import keys
 
     return next(keys)
 

@@ -17,7 +17,7 @@ from bench.many_hosts import ManyHosts, Request
 from bench.redis_server import busy
 
 if TYPE_CHECKING:
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
 OURS: Final = "scrapy-bloom"
 SCRAPY_REDIS: Final = "scrapy-redis"

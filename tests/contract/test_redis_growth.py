@@ -12,8 +12,8 @@ from itertools import count
 import pytest
 from support.contract import fingerprints
 from support.internals import clock_of_redis
-from support.localredis import LocalRedis
 from support.redis_plan import plan_of, small_keys
+from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning

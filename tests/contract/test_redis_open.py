@@ -7,10 +7,10 @@ import pytest
 from support.contract import fingerprints
 from support.filters import everything_in
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis, free_port
 from support.proxy import Answering
 from support.redis_plan import plan_of
 from support.waiting import until
+from testbed.localredis import LocalRedis, free_port
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis.client import Server, beginning, eviction_policy

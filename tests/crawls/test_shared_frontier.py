@@ -23,14 +23,14 @@ from support.crawling import (
     settings_at,
 )
 from support.graceful_stop import Stopping
-from support.in_flight import taken_by
 from support.lease_times import all_are_well, shift_leases
-from support.localredis import free_port
-from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
+from testbed.in_flight import taken_by
+from testbed.localredis import free_port
+from testbed.localsite import LocalSite, StormySite
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 

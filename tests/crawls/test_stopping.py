@@ -18,10 +18,10 @@ from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
 from support.crawling import KEPT, Follower, crawl, download, kept, messages, places, settings_at
 from support.graceful_stop import close
-from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import Scheduler
 from scrapy_bloom.signals import before_commit

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from support.localsite import LocalSite
 from support.waiting import PATIENCE
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import file
 from scrapy_bloom.local.store import Store

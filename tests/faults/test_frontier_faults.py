@@ -11,8 +11,8 @@ from pytest_twisted import ensureDeferred
 from support.crawling import Follower, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
-from support.localsite import LocalSite
 from support.waiting import until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.crawl import frontier

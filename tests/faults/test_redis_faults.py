@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis, keys
 from support.proxy import MORE_FAULTS, Answering, Proxy
 from support.queues import Crawler, left
 from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
+from testbed.localredis import LocalRedis, keys
 
 from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError

@@ -6,12 +6,12 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
-from support.in_flight import pages_of, taken_by
 from support.kills import kill_each
-from support.localredis import LocalRedis
-from support.localsite import LocalSite, StormySite
 from support.queues import account
 from support.redis_crawls import Crawl
+from testbed.in_flight import pages_of, taken_by
+from testbed.localredis import LocalRedis
+from testbed.localsite import LocalSite, StormySite
 
 from scrapy_bloom.crawl.serialize import read_fields
 from scrapy_bloom.redis.client import Server

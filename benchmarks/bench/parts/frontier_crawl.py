@@ -27,7 +27,7 @@ def run(scale: Scale) -> Rows:
 
 def crawls(pages: int, links: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Crawl a site with each scheduler, in turn."""
-    from support.localsite import SteadySite
+    from testbed.localsite import SteadySite
 
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEDULERS}
     for number in range(rounds):

@@ -17,7 +17,7 @@ from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
 from bench.scrapy_filters import Settings
 
 if TYPE_CHECKING:
-    from support.localsite import LocalSite
+    from testbed.localsite import LocalSite
 
 LINKS = 10
 KILLS = 5
@@ -35,7 +35,7 @@ def run(scale: Scale) -> Rows:
 
 def crawl(settings: Settings, pages: int, seed: int) -> Row:
     """Crawl a site, killed at random moments; return what it saw."""
-    from support.localsite import SteadySite
+    from testbed.localsite import SteadySite
 
     chance = Random(seed)
     stops = [chance.randint(1, 2 * pages // (KILLS + 1)) for _ in range(KILLS)]

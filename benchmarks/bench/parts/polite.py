@@ -12,7 +12,7 @@ from bench.harness import in_turn, spread
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
 DELAY: Final = 0.5
 BOTH: Final = (OURS, SCRAPY_REDIS)

@@ -13,7 +13,7 @@ from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.slow_network import SlowNetwork
 
 if TYPE_CHECKING:
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
 LINKS: Final = 80
 NEW: Final = 10

@@ -20,7 +20,7 @@ from bench.scrapy_filters import (
 
 def run(scale: Scale) -> Rows:
     """Time every filter."""
-    from support.localsite import LocalSite
+    from testbed.localsite import LocalSite
 
     site = LocalSite(pages=scale.of(2_500, 500))
     urls = [

@@ -9,8 +9,8 @@ from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.graceful_stop import close
 from support.jobs import lifo
-from support.localsite import LocalSite
 from support.sites import Pages
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import Addon, BloomDupeFilter, RetryAfter
 

@@ -21,8 +21,8 @@ from scrapy.utils.test import get_crawler
 from support.contract import fingerprints, share_of
 from support.filters import contents, everything_in
 from support.jobs import SPIDER, kept_job, lifo, open_job, stored, stored_job
-from support.localredis import keys
 from support.processes import run_line
+from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.commands import copy_from, runner

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import servers
+from testbed import servers
 
 FAKE = "#!/bin/sh\necho Redis server v=0\n"
 
