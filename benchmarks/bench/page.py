@@ -14,7 +14,7 @@ from bench.results import Result
 PAGE = """\
 # Benchmarks
 
-scrapy-bloom compared with the alternatives. Lower is better.
+scrapy-bloom compared with the alternatives: medians of alternating runs.
 
 {short}
 
@@ -36,18 +36,33 @@ Absolute times belong to one machine and hour: compare only ratios.
 minutes and keeps nothing.
 """
 
+LESS = "Less is better."
 SECTIONS = {
-    "memory": ("memory", ("name", "urls", "bytes_per_url")),
-    "kills": ("kills", ("name", "kills", "pages", "lost", "items_lost", "again_each")),
-    "polite": ("workers", ("workers", "name", "busiest", "pages")),
-    "redis-crawl": (
-        "crawls",
-        ("workers", "delay", "name", "cpu_ratio", "server_ratio", "seconds_ratio", "trips"),
+    "kills": (
+        "Fewer lost pages and items are better.",
+        "kills",
+        ("name", "kills", "lost", "items_lost", "again_each"),
     ),
-    "growth": ("growth", ("name", "pages", "call", "create", "grow", "delete")),
-    "core": ("core", ("name", "cpu", "bytes_per_item", "wrong_of")),
+    "outage": (
+        "Fewer lost pages are better.",
+        "outage",
+        ("name", "first", "fetched", "lost", "again"),
+    ),
+    "polite": (
+        "Closer to 2.00 requests/s is better, the configured pace; then, more pages/s.",
+        "workers",
+        (),
+    ),
+    "redis-crawl": (
+        LESS,
+        "crawls",
+        ("workers", "delay", "name", "seconds_ratio", "cpu_ratio", "server_ratio", "trips"),
+    ),
+    "memory": (LESS, "memory", ()),
+    "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
-"""What docs/benchmarks.md shows of a part: one of its tables, and these columns of it."""
+"""What docs/benchmarks.md shows of a part: what is better, and of one of its tables these columns;
+none if the plot shows it."""
 
 ALL = """\
 ---
@@ -109,7 +124,7 @@ def held(results: Mapping[str, Result]) -> str:
 
 def short(results: Mapping[str, Result]) -> str:
     """Return the short table of the home page."""
-    return markdown(("what", "scrapy-bloom", "compared with", "ratio"), claims.short(results))
+    return markdown(("what", "scrapy-bloom", "compared with", "better"), claims.short(results))
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -149,12 +164,13 @@ def _section(part: Part, result: Result) -> str:
 
 def _extract(part: Part, result: Result) -> str:
     """Return a part as docs/benchmarks.md shows it."""
-    name, keys = SECTIONS[part.name]
+    better, name, keys = SECTIONS[part.name]
     (table,) = (table for table in part.tables if table.name == name)
     columns = {column.key: replace(column, spread=False) for column in table.columns}
     shown = replace(table, columns=tuple(columns[key] for key in keys))
     plots = [_picture(plot) for plot in part.plots]
-    return "\n\n".join([f"## {part.title}", *plots, _table(shown, result)])
+    tables = [_table(shown, result)] if keys else []
+    return "\n\n".join([f"## {part.title}", _wrapped(better), *plots, *tables])
 
 
 def _picture(plot: Plot) -> str:

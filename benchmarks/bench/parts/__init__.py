@@ -11,6 +11,7 @@ from bench.parts import (
     growth,
     kills,
     memory,
+    outage,
     polite,
     redis_crawl,
     request_seen,
@@ -27,6 +28,7 @@ PARTS: Final[dict[str, Part]] = {
         growth.PART,
         polite.PART,
         kills.PART,
+        outage.PART,
     )
 }
 """In the order of the page."""

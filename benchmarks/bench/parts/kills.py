@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from bench import killing
 from bench.harness import in_turn
+from bench.look import draw_fetched
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
-from bench.schedulers import ABOUT, PACKAGES, SCHEDULERS
+from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS
 from bench.scrapy_filters import Settings
 
 if TYPE_CHECKING:
@@ -95,21 +96,8 @@ def summed(name: str, crawls: list[Row]) -> Row:
 
 
 def draw(axes: Any, rows: Rows) -> None:
-    """Draw what became of the pages as bars, a group for each scheduler."""
-    kills = rows["kills"]
-    for place, (key, label) in enumerate(
-        (("lost", "pages lost"), ("items_lost", "items lost"), ("again", "fetched again"))
-    ):
-        axes.bar(
-            [number + 0.27 * (place - 1) for number in range(len(kills))],
-            [100 * row[key] / row["pages"] for row in kills],
-            0.25,
-            label=label,
-        )
-    names = [row["name"].replace(", ", ",\n") for row in kills]
-    ticks = [f"{name}\n{row['kills']} kills" for name, row in zip(names, kills, strict=True)]
-    axes.set_xticks(range(len(kills)), ticks)
-    axes.set(ylabel="% of the pages of all crawls")
+    """Draw which pages came in the end."""
+    draw_fetched(axes, rows["kills"], OURS)
 
 
 PART = Part(
@@ -147,8 +135,7 @@ its page was fetched and no whole line has it.
     plots=(
         Plot(
             "kills",
-            "Pages lost, items lost and pages fetched again in crawls that are killed: ours loses"
-            " none",
+            "Pages fetched and lost by crawls that are killed: ours loses none",
             draw,
         ),
     ),

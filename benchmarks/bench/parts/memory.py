@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.apart import apart
 from bench.fingerprints import resident
+from bench.look import OUR_COLOUR, THEIR_COLOUR
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 from bench.scrapy_filters import DEFAULT, FILTERS, PACKAGES, SCRAPY
 
@@ -52,6 +53,7 @@ def draw(axes: Any, rows: Rows) -> None:
         axes.plot(
             [0] + [r["urls"] / 1e6 for r in way],
             [0] + [r["grown"] / 1e6 for r in way],
+            color=THEIR_COLOUR if name == SCRAPY else OUR_COLOUR,
             label=name.partition(",")[0],  # no other setting of ours is in this plot
         )
     axes.set(xlabel="million URLs", ylabel="MB that the process has grown by")

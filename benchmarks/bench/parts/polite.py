@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench import redis_server
 from bench.fleet import OURS, SCRAPY_REDIS, Crawl, Crawled, measure
 from bench.harness import in_turn, spread
+from bench.look import OUR_COLOUR, THEIR_COLOUR
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ def draw(axes: Any, rows: Rows) -> None:
     for name in BOTH:
         own = [row for row in rows["workers"] if row["name"] == name]
         axes.plot(
-            [row["workers"] for row in own], [row["busiest"] for row in own], "o-", label=name
+            [row["workers"] for row in own],
+            [row["busiest"] for row in own],
+            "o-",
+            color=OUR_COLOUR if name == OURS else THEIR_COLOUR,
+            label=name,
         )
     axes.axhline(1 / DELAY, linestyle="--", color="gray", label=f"DOWNLOAD_DELAY = {DELAY}")
     axes.set_xscale("log", base=2)
