@@ -18,7 +18,7 @@ from zlib import crc32
 from scrapy_bloom.errors import BloomError, StateError
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 SCHEMA: Final = f"""
 BEGIN;
@@ -38,7 +38,7 @@ CREATE TABLE blocks (id INTEGER PRIMARY KEY, bits BLOB, crc INT);
 CREATE TABLE marks (id INTEGER PRIMARY KEY, slice INT, size INT, packed BLOB, crc INT);
 CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT ROWID;
 CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROWID;
-CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, size INT, crc INT);
+CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
   start BLOB, body BLOB, crc INT);
@@ -46,8 +46,9 @@ CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, d
 CREATE TABLE starts (mark BLOB PRIMARY KEY, crc INT) WITHOUT ROWID;
 """
 
-# Squares: a sum of the numbers themselves would often be right by chance.
-_WEIGHT: Final = "(id & 0x3fffffff) * (id & 0x3fffffff) & 0xffffffff"
+# Squares: a sum of the numbers themselves would often be right by chance. None is 0.
+_NUMBER: Final = "(id + (id >> 40) & 0x3fffffff)"
+_WEIGHT: Final = f"1 + ({_NUMBER} * {_NUMBER} & 0xffffffff)"
 
 Value = str | int | float | bytes | None
 
@@ -244,21 +245,21 @@ def put_counters(database: sqlite3.Connection, counters: Counters, tally: int) -
 
 
 def tally(database: sqlite3.Connection) -> int:
-    """Return a checksum of which requests there are, and of all that is in `again`.
+    """Return a checksum of which requests there are, and of all that is in `queues` and `again`.
 
     A row that is missing there loses a page. Rows missing elsewhere, or older than their
     :class:`Counters`, only cause pages to be fetched again.
     """
-    (requests,), (again,) = (
-        database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()
-        for what, table in ((_WEIGHT, "requests"), ("crc", "again"))
+    parts = (_WEIGHT, "requests"), ("crc", "queues"), ("crc", "again")
+    return sum(
+        database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()[0]
+        for what, table in parts
     )
-    return int(requests + again)
 
 
 def weight(row: int) -> int:
     """Return what a request adds to the tally."""
-    return (number := row & 0x3FFFFFFF) * number & 0xFFFFFFFF
+    return 1 + ((number := row + (row >> 40) & 0x3FFFFFFF) * number & 0xFFFFFFFF)
 
 
 def check_tally(database: sqlite3.Connection) -> int:
@@ -267,11 +268,11 @@ def check_tally(database: sqlite3.Connection) -> int:
     If a checkpoint was interrupted and its log is gone, some pages of the file are from its last
     commit, among them the counters, and others are older.
 
-    :raises DamageError: if it is not that of the last commit. The first version stored none.
+    :raises DamageError: if it is not that of the last commit.
     """
     found = tally(database)
-    stored = [row[1] for row in rows(database, "counters", "WHERE id = 2")]
-    if stored not in ([], [found]):
+    ((_, stored, *_),) = rows(database, "counters", "WHERE id = 2")
+    if stored != found:
         raise DamageError("requests or forgotten pages are not those of the last commit")
     return found
 

@@ -63,7 +63,7 @@ class Scheduler(ScrapyScheduler):
     pqclass: Any
 
     _frontier: Frontier | None = None
-    _early: list[Request] | None = None  # what is enqueued while Redis is being opened
+    _early: list[Request] | None = None  # what is enqueued while that is being opened
     _refused = _closing = False
 
     @classmethod
@@ -208,10 +208,12 @@ class Scheduler(ScrapyScheduler):
         identifier = Identifier(crawler, settings)
         in_flight = InFlight(engine, report, identifier, _failing_statuses(crawler, settings))
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
-        if shared:
-            backend = await self._open_redis(crawl)
-        else:
-            backend = await self._open_local(crawl, Path(folder), unclean=unclean)
+        self._early = []
+        with no_requests(crawler):
+            if shared:
+                backend = await self._open_redis(crawl)
+            else:
+                backend = await self._open_local(crawl, Path(folder), unclean=unclean)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         warn_of_left_over(crawler, report, shared=shared)
         self._progress.set(self._interval)
@@ -233,13 +235,10 @@ class Scheduler(ScrapyScheduler):
     async def _open_redis(self, crawl: Crawl) -> Backend:
         from scrapy_bloom.redis.backend import RedisBackend  # needs an extra
 
-        kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
-        self._early = []
-        with no_requests(self.crawler):
-            return await RedisBackend.open(crawl, kind)
+        return await RedisBackend.open(crawl, QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass))
 
     def _enqueue_early(self) -> None:
-        """Enqueue what was kept while Redis was being opened."""
+        """Enqueue what was kept while the crawl was being opened."""
         early, self._early = self._early or (), None
         for request in early:
             if not self.enqueue_request(request):

@@ -18,8 +18,7 @@ from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import DIGEST, FILTER, LOCK, REQUESTS, lock_job, owner_notes
-from scrapy_bloom.local.later import note_hold, waiting_body
-from scrapy_bloom.local.queue import LATER
+from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.local.scrapys import STATE, digest
 from scrapy_bloom.local.store import NAME, Store
 

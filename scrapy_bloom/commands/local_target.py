@@ -43,8 +43,7 @@ from scrapy_bloom.local.job import (
     open_store,
     owner_notes,
 )
-from scrapy_bloom.local.later import stored_holds, stored_requests
-from scrapy_bloom.local.queue import LATER
+from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.store import NAME, Store
 

@@ -82,7 +82,7 @@ class LocalFilter(DatedSlices):
             block = newest.writable(index)
         block[positions] = 1
         newest.items += 1
-        self._dirty(index)
+        self._dirty[index] = 1
         if self.again and fingerprint in self.again:  # it outlived its slice
             self._set_date(self.again, fingerprint, None)
         if self.changes is not None:
@@ -162,7 +162,7 @@ class LocalFilter(DatedSlices):
             [(slice_.spec, slice_.items) for slice_ in self.slices],
             capacity=self.capacity,
             error_rate=self.error_rate,
-            memory=sum(len(slice_.touched()) for slice_ in self.slices) * BLOCK_BYTES,
+            memory=sum(slice_.used for slice_ in self.slices) * BLOCK_BYTES,
             forgotten=len(self.again),
             window=self.window,
             dates=[slice_.since for slice_ in self.slices],

@@ -88,7 +88,7 @@ class DatedSlices:
         *older, newest = self.slices
         # Newest first: each slice holds more items than all older ones.
         self._older = tuple(slice_.blocks for slice_ in reversed(older))
-        self._newest, self._blocks, self._dirty = newest, newest.blocks, newest.dirty.add
+        self._newest, self._blocks, self._dirty = newest, newest.blocks, newest.dirty
         self._limit = newest.spec.capacity
 
     def _next_spec(self, since: float) -> SliceSpec:

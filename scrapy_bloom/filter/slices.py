@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
+from operator import is_not
 from typing import Final
 
 from bitarray import bitarray
@@ -30,7 +32,7 @@ class Slice:
         items: items added to it.
         blocks: `spec.blocks` bit arrays of 65,536 bits each, in Redis's bit order; untouched ones
             are :data:`EMPTY` itself.
-        dirty: numbers of the blocks that changed since they were last stored.
+        dirty: a bit for each block: whether it has changed since it was last stored.
     """
 
     id: int
@@ -38,10 +40,11 @@ class Slice:
     spec: SliceSpec
     items: int = 0
     blocks: list[bitarray] = field(init=False, repr=False)
-    dirty: set[int] = field(default_factory=set, repr=False)
+    dirty: bitarray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.blocks = [EMPTY] * self.spec.blocks
+        self.dirty = zeros(self.spec.blocks)
 
     def has(self, probe: list[int]) -> bool:
         """Return whether all bits of an item are set; `probe` is as from :data:`hashing.Probe`."""
@@ -53,7 +56,7 @@ class Slice:
         *positions, h = probe
         index = h * len(self.blocks) >> 32
         self.writable(index)[positions] = 1
-        self.dirty.add(index)
+        self.dirty[index] = 1
 
     def writable(self, index: int) -> bitarray:
         """Return a block that may be written to."""
@@ -65,6 +68,18 @@ class Slice:
         """Return the blocks that hold items, by number."""
         return {index: block for index, block in enumerate(self.blocks) if block is not EMPTY}
 
+    @property
+    def used(self) -> int:
+        """How many blocks hold items."""
+        return sum(map(partial(is_not, EMPTY), self.blocks))
+
+    def changed(self) -> Iterator[int]:
+        """Yield the numbers of the blocks that are dirty by then, in order."""
+        index = self.dirty.find(1)
+        while index >= 0:
+            yield index
+            index = self.dirty.find(1, index + 1)
+
     def united(self, other: Slice) -> Slice:
         """Return a slice with the number of this one that has all items of both.
 
@@ -74,7 +89,7 @@ class Slice:
         for index, (mine, theirs) in enumerate(zip(self.blocks, other.blocks, strict=True)):
             if mine is not EMPTY or theirs is not EMPTY:
                 united.blocks[index] = mine | theirs
-                united.dirty.add(index)
+                united.dirty[index] = 1
         ones = sum(block.count() for block in united.touched().values())
         estimate = round(estimated_items(ones, self.spec.blocks))
         least, most = max(self.items, other.items), self.items + other.items

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -24,12 +25,11 @@ from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
-from scrapy_bloom.crawl.scrapy.loop import run_beside
+from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
-from scrapy_bloom.local.later import Later
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Starts
@@ -61,7 +61,7 @@ STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
 
 _FEW: Final = 100  # requests: as long as more wait, no failed one is put back
-_AT_ONCE: Final = 200  # failed requests that are put back with a commit
+_AT_ONCE: Final = 100  # failed requests that are put back at once
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -71,13 +71,13 @@ class LocalBackend(Backend):
 
     :param job: the job, in which a run has begun.
     :param queues: its requests.
-    :param later: those of them that wait for a time.
+    :param starts: those of them that ``start()`` yields in each run.
     """
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, job: Job, queues: Queues, later: Later) -> None:
-        self._job, self._store, self._queues, self._later = job, job.store, queues, later
+    def __init__(self, crawl: Crawl, job: Job, queues: Queues, starts: Starts) -> None:
+        self._job, self._store, self._queues = job, job.store, queues
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
         self._identify = crawl.identifier.identify
@@ -87,7 +87,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
-        self._starts = Starts(job.store, queues)
+        self._starts = starts
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -96,7 +96,8 @@ class LocalBackend(Backend):
     ) -> LocalBackend:
         """Open the file of a job directory, or create it.
 
-        The first step that fails releases the job directory, as it was:
+        All but Scrapy's classes work beside the event loop. The first step that fails releases the
+        job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
@@ -111,18 +112,19 @@ class LocalBackend(Backend):
         made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
         owner = Identity(crawl.spider.name, fingerprinter.wrapped, made_by, writer)
         digests = fingerprinter.digests
-        job = Job(folder, owner, REQUESTS)
+        job = await run_beside(partial(Job, folder, owner, REQUESTS))
         with job.opening():
-            job.open(settings, digests=digests)
+            await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
-            later = Later(job.store, queues)
-            job.begin()
-        opened = cls(crawl, job, queues, later)
+            await run_beside(queues.read_waiting)
+            starts = await run_beside(partial(Starts, job.store, queues))
+            await run_beside(job.begin)
+        opened = cls(crawl, job, queues, starts)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
         return opened
 
     def __len__(self) -> int:
-        return len(self._queues) + len(self._later)
+        return len(self._queues)
 
     # Marks and requests
 
@@ -143,7 +145,7 @@ class LocalBackend(Backend):
             return False  # it has waited since an earlier run
         if is_start:
             self._note_start(request)
-        error = self._later.push(request, due) if due else self._queues.push(request)
+        error = self._queues.push(request, due)
         if self.due == inf:
             self._changed()
         elif self._store.new_bytes > MOST_NEW and not self._failing:
@@ -178,19 +180,14 @@ class LocalBackend(Backend):
         self._store.marks.withheld_changed(marks)
 
     def take(self) -> tuple[Request, Taken] | None:
-        later = self._later
-        if self.broken or not later.has_room:
+        if self.broken or not self._queues.has_room:
             return None
         try:
-            later.move_due()
-            if self._store.failed.left and len(self._queues) < _FEW:
+            if self._store.failed.left and self._queues.size < _FEW:
                 self._put_back()
             taken = self._queues.pop()
-            while taken is not None and (until := later.held_until(taken[0])):
-                if not later.postpone(*taken, until):
-                    break
+            if self._queues.postponed:
                 self._changed()
-                taken = self._queues.pop() if later.has_room else None
         except sqlite3.Error as error:
             self.give_up(
                 StateError(
@@ -247,11 +244,11 @@ class LocalBackend(Backend):
     # Download slots
 
     def hold(self, request: Request, seconds: float) -> None:
-        self._later.hold(self._queues.slot_of(request), seconds)
+        self._queues.hold(self._queues.slot_of(request), seconds)
         self._changed()
 
     def held_until(self, request: Request) -> float:
-        return self._later.held_until(request)
+        return self._queues.held_until(request)
 
     # Commits
 
@@ -268,8 +265,14 @@ class LocalBackend(Backend):
         self.due = inf
         if self.broken or not self._store.dirty:
             return not self.broken
-        began = perf_counter()
         try:
+            await self._let_log_catch_up()
+            while self._store.write_ahead():
+                await pause(0)
+                await self._let_log_catch_up()
+                if self.broken:
+                    return False
+            began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._store.commit(sync=self._sync)
@@ -280,8 +283,8 @@ class LocalBackend(Backend):
             self._log_failure(error)
             return False
         finally:
-            if not self._later.has_room:  # what was postponed is in the way of others
-                self._later.note_exchanged()
+            if not self._queues.has_room:  # what was postponed is in the way of others
+                self._queues.postponed = 0
                 self._engine.wake()
         if self._failing:
             self._failing = False
@@ -289,6 +292,10 @@ class LocalBackend(Backend):
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
         self._report.set(stats.PENDING, len(self._store))
         return True
+
+    async def _let_log_catch_up(self) -> None:
+        if self._store.log.is_long:
+            await run_beside(self._store.log.catch_up)
 
     def stop(self) -> None:
         """Note the spider's last state."""
@@ -317,14 +324,14 @@ class LocalBackend(Backend):
 
     @property
     def later(self) -> int:
-        return len(self._later)
+        return self._queues.later
 
     def pending(self) -> bool:
         if self._store.failed.left:
             return True
         if self._queues.ready:
             return True
-        return len(self) > 0 and self._later.next_due <= time.monotonic() + REST
+        return len(self) > 0 and self._queues.next_due <= time.monotonic() + REST
 
     @property
     def over(self) -> bool:
@@ -333,10 +340,10 @@ class LocalBackend(Backend):
     @property
     def next_start(self) -> float:
         # Without room a commit wakes the engine.
-        return self._later.next_due if self._later.has_room else inf
+        return self._queues.next_due if self._queues.has_room else inf
 
     def resting(self) -> tuple[int, float]:
-        return len(self) - self._queues.ready, self._later.next_due
+        return len(self) - self._queues.ready, self._queues.next_due
 
     def account(self) -> Account:
         meta, failed, in_flight = self._store.meta, self._store.failed, self._store.in_flight
@@ -355,7 +362,7 @@ class LocalBackend(Backend):
 
     def describe(self) -> tuple[str, ...]:
         """Say how many hosts are left alone."""
-        held = len(self._later.held)
+        held = len(self._queues.held)
         return (f"{counted(held, 'host')} left alone",) if held else ()
 
     # Faults

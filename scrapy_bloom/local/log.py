@@ -14,7 +14,8 @@ CHECKPOINT_COMMITS: Final = 100
 """Commits between checkpoints, which copy the log into the file and sync both."""
 
 LOG_BYTES: Final = 16 << 20
-"""A longer log is checkpointed at once. At four times this size, a commit waits for that."""
+"""A longer log is checkpointed at once. At four times this size, a commit waits for that, and at
+twice this size a crawl does, beside the event loop."""
 
 KEPT_BYTES: Final = 4 << 20
 """A log that is restarted is truncated to this size."""
@@ -63,8 +64,7 @@ class Log:
         size = file.log_size(self._path)
         running = self._thread is not None and self._thread.is_alive()
         if size > 4 * LOG_BYTES:  # costs little if a reader blocks it
-            self.wait()
-            self.checkpoint()
+            self.catch_up()
         elif not running and (size > LOG_BYTES or commits % CHECKPOINT_COMMITS == 0):
             self._thread = Thread(target=self.checkpoint, daemon=True)
             self._thread.start()
@@ -73,6 +73,16 @@ class Log:
         """Copy the log into the file, as far as readers allow. May run in a thread."""
         with suppress(OSError, sqlite3.Error), closing(file.connect(self._path, "rw")) as database:
             database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether what writes to it should wait for :meth:`catch_up`."""
+        return file.log_size(self._path) > 2 * LOG_BYTES
+
+    def catch_up(self) -> None:
+        """Wait until what is in the log by now is in the file, as far as readers allow."""
+        self.wait()
+        self.checkpoint()
 
     def wait(self) -> None:
         """Wait for the checkpoint thread, if one is running."""

@@ -9,8 +9,8 @@ replaying it is harmless. Item counts are stored with each commit; a replay does
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, Final
 
@@ -28,9 +28,10 @@ JOURNAL_SHARE: Final = 20
 SMALL_JOURNAL: Final = 20_000
 """A journal of at most this many marks stays at a clean stop: it is smaller than their blocks."""
 
-BLOCKS_AT_ONCE: Final = 64  # blocks written by one commit of a pass: 0.5 MB
+BLOCKS_AT_ONCE: Final = 32  # blocks written by one commit of a pass: 0.25 MB
 SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
 OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
+FORGOTTEN_AT_ONCE: Final = 200  # most that come before the rest: the others are few enough
 MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
 
 
@@ -39,14 +40,17 @@ class Pass:
     """A pass in progress.
 
     Attributes:
-        blocks: slice and number of each block still to be written, the first one last.
+        blocks: yields slice and number of each block still to be written: all that changed before
+            the pass began, and some that have changed since.
         upto: the last row of the journal when the pass began.
         marks: how many marks the journal had then.
+        part: those that the next commit writes.
     """
 
-    blocks: list[tuple[Slice, int]]
+    blocks: Iterator[tuple[Slice, int]]
     upto: int
     marks: int
+    part: list[tuple[Slice, int]] = field(default_factory=list)
 
 
 class Marks:
@@ -112,11 +116,12 @@ class Marks:
             self.begin_pass()
 
     def begin_pass(self) -> None:
-        """Start writing all blocks that have changed so far, a few with each commit."""
-        blocks = [(each, index) for each in self._filter.slices for index in sorted(each.dirty)]
-        for slice_ in self._filter.slices:
-            slice_.dirty.clear()
-        blocks.reverse()  # they are taken from the end
+        """Start writing all blocks that have changed so far, a few with each commit.
+
+        They are looked for as they are written: listing them would take long in a large filter.
+        """
+        slices = (*self._filter.slices,)
+        blocks = ((slice_, index) for slice_ in slices for index in slice_.changed())
         self._pass = Pass(blocks, self._last_row, self.journal)
 
     def write(self) -> tuple[Callable[[], None], int]:
@@ -130,8 +135,8 @@ class Marks:
         slices = {*slice_rows(self._filter)}
         may_sweep = self._write_slices(slices)
         last_row, marks = self._write_journal()
-        self._write_lists()
-        blocks = self._write_pass()
+        self._write_lists(self._changes.again, self._changes.ages)
+        self._write_pass()
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
         def keep() -> None:
@@ -142,9 +147,33 @@ class Marks:
                 None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
-                self._keep_pass(self._pass, blocks)
+                self._keep_pass(self._pass)
 
         return keep, self._checksums(listed) - before
+
+    def forgotten(self) -> list[bytes]:
+        """Return some of the fingerprints that were forgotten since the last commit, if many were.
+
+        They may be written before the rest.
+        """
+        listed = (each for each in self._changes.again if self._date("again", each) is not None)
+        some = [*islice(listed, FORGOTTEN_AT_ONCE)]
+        return some if len(some) == FORGOTTEN_AT_ONCE else []
+
+    def write_forgotten(self, some: list[bytes]) -> tuple[Callable[[], None], int]:
+        """Write these before the rest. Returns what :meth:`write` does.
+
+        What lets a page through comes early, and nothing that holds one back.
+        """
+        ages = [each for each in some if self._changes.ages and self._date("ages", each) is None]
+        before = self._checksums(some)
+        self._write_lists(some, ages)
+
+        def keep() -> None:
+            self._changes.again.difference_update(some)
+            self._changes.ages.difference_update(ages)
+
+        return keep, self._checksums(some) - before
 
     def _checksums(self, fingerprints: Iterable[bytes]) -> int:
         """Return the sum of the checksums of their rows in `again`."""
@@ -152,10 +181,13 @@ class Marks:
         rows = (self._database.execute(asked, (each,)).fetchone() for each in fingerprints)
         return sum(row[0] for row in rows if row)
 
-    def _keep_pass(self, current: Pass, blocks: int) -> None:
-        """Drop what a commit has written from a pass, which may be complete now."""
-        del current.blocks[len(current.blocks) - blocks :]
-        if not current.blocks:
+    def _keep_pass(self, current: Pass) -> None:
+        """Note what a commit has written of a pass, which may be complete now."""
+        for slice_, index in current.part:
+            slice_.dirty[index] = 0
+        if len(current.part) == BLOCKS_AT_ONCE:
+            current.part = []
+        else:
             self.journal -= current.marks
             self._swept, self._pass, self.sweeping = current.upto, None, True
 
@@ -179,9 +211,9 @@ class Marks:
             count += len(marks)
         return row, count
 
-    def _write_lists(self) -> None:
-        """Write the changes to `again` and `ages`."""
-        for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
+    def _write_lists(self, again: Iterable[bytes], ages: Iterable[bytes]) -> None:
+        """Write what has become of these fingerprints in `again` and `ages`."""
+        for table, changed in ("again", again), ("ages", ages):
             dates = {mark: self._date(table, mark) for mark in sorted(changed)}
             listed = ((mark, date) for mark, date in dates.items() if date is not None)
             file.put(self._database, table, listed)
@@ -195,15 +227,14 @@ class Marks:
         held = self._filter.slices[-1].since if fingerprint in self.withheld else None
         return self._filter.again.get(fingerprint, held)
 
-    def _write_pass(self) -> int:
-        """Write a part of the pass; return its number of blocks."""
+    def _write_pass(self) -> None:
+        """Write a part of the pass: the same as before if that commit has failed."""
         if self._pass is None:
-            return 0
-        part = self._pass.blocks[-BLOCKS_AT_ONCE:]
-        for slice_, index in reversed(part):
+            return
+        self._pass.part = self._pass.part or [*islice(self._pass.blocks, BLOCKS_AT_ONCE)]
+        for slice_, index in self._pass.part:
             if slice_.id >= self._filter.slices[0].id:  # else it has expired
                 file.put(self._database, "blocks", slice_.block_rows([index]))
-        return len(part)
 
     def _sweep(self) -> bool:
         """Delete some of the rows that are obsolete: a long delete would be a long commit.

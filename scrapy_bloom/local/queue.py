@@ -3,10 +3,14 @@
 Scrapy's class decides the order; it is given our :class:`Bucket` in place of its disk queues. Only
 the numbers of the first rows of each bucket are in memory. A request is read when its turn comes:
 some have megabytes in their meta.
+
+A request that waits for a time is a row in a queue of its own. When its time comes it moves to
+Scrapy's queue: the new row comes and the old one goes with the same commit, or the new one first.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -15,10 +19,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.utils.misc import build_from_crawler
 
+from scrapy_bloom.crawl.later import Holds, Waiting
 from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, put_slot, take_slot
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.file import DamageError
+from scrapy_bloom.local.later import (
+    LATER,
+    note_hold,
+    read_waiting,
+    stored_holds,
+    stored_requests,
+    waiting_body,
+)
 from scrapy_bloom.local.store import Store
 
 if TYPE_CHECKING:
@@ -27,8 +40,8 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
-LATER: Final = "later"
-"""Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
+_MOVED: Final = 50  # most requests that move at once, as their time has come
+_POSTPONED: Final = 100  # most that are postponed between two commits
 
 
 class Taken(NamedTuple):
@@ -74,11 +87,14 @@ class Queues:
     :raises SettingError: if the priority queue cannot be used.
     :raises StateError: if the store has requests in queues that these classes would not read.
 
+    Call :meth:`read_waiting` before anything else.
+
     Attributes:
         taken: what a bucket has returned last, or got: Scrapy's classes pass on only the request.
         size: how many requests the buckets have: Scrapy's classes add up those of all slots.
         unreadable: why stored requests could not be read; the caller empties it.
         by_slot: whether each download slot has queues of its own.
+        postponed: how many requests were postponed since the last commit, which sets it back.
     """
 
     def __init__(
@@ -91,8 +107,10 @@ class Queues:
         self._dumps = classes.plain.dumps
         self.by_slot = bool(has_queues_by_slot(classes.priority))
         self.taken, self.size = Taken(0, b""), 0
+        self._waiting: Waiting[int] = Waiting()
+        self._holds: Holds[str] = Holds()
         self._resting: dict[str, Any] = {}  # by slot, its queue, if it has any
-        self._size_resting = 0
+        self._size_resting = self.postponed = 0
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -106,30 +124,55 @@ class Queues:
         if len(self._queue) + waiting != len(store):
             raise _other_queues(store)
 
+    def read_waiting(self) -> None:
+        """Read what waits for a time, and which slots are left alone."""
+        since = time.monotonic() - time.time()
+        for each in stored_requests(self.store):
+            self._waiting.push(since + each.date, each.row)
+        for slot, date in stored_holds(self.store.meta).items():
+            self._holds.hold(slot, since + date)
+            self._rest(slot)
+
     def __len__(self) -> int:
         """Return how many requests are waiting."""
-        return self.size
+        return self.size + self.later
 
     @property
     def ready(self) -> int:
-        """How many requests are waiting in slots that are not left alone."""
+        """How many requests are waiting in slots that are not left alone, and for no time."""
         return self.size - self._size_resting
 
-    def push(self, request: Request) -> Exception | None:
-        """Add a request; return None, or why it cannot be stored, with nothing changed."""
+    @property
+    def later(self) -> int:
+        """How many requests wait for a time."""
+        return len(self._waiting)
+
+    def push(self, request: Request, due: float = 0.0) -> Exception | None:
+        """Add a request; return None, or why it cannot be stored, with nothing changed.
+
+        :param due: before when it must not be sent, by ``time.monotonic()``; 0 for none.
+        """
         try:
-            slot = self.slot_of(request) if self._resting else ""
-            if slot not in self._resting:
-                self._queue.push(request)
-                return None
-            self.serve(slot)
-            try:
-                self._queue.push(request)
-            finally:
-                self.leave_alone(slot)
-        except Exception as error:  # its parts may raise anything
+            if due:
+                date = time.time() + max(0.0, due - time.monotonic())
+                body = waiting_body(date, request.priority, self.dumps(request))
+                self._waiting.push(due, self.store.push(self.store.queue(LATER, None), body))
+            else:
+                self._push(request)
+        except Exception as error:
             return error
         return None
+
+    def _push(self, request: Request) -> None:
+        slot = self.slot_of(request) if self._resting else ""
+        if slot not in self._resting:
+            self._queue.push(request)
+            return
+        self._serve(slot)
+        try:
+            self._queue.push(request)
+        finally:
+            self._rest(slot)
 
     def dumps(self, request: Request) -> bytes:
         """Serialize a request. Raises whatever its contents raise."""
@@ -142,6 +185,18 @@ class Queues:
 
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
+        self.move_due()
+        while self.has_room:
+            taken = self._pop()
+            if taken is None or not (until := self.held_until(taken[0])):
+                return taken
+            if self.push(taken[0], until) is not None:  # it cannot wait where it would be stored
+                return taken
+            self.store.done(taken[1].row)
+            self.postponed += 1
+        return None
+
+    def _pop(self) -> tuple[Request, Taken] | None:
         unreadable = -1
         request = None
         while request is None and len(self.unreadable) > unreadable:
@@ -149,15 +204,58 @@ class Queues:
             request = self._queue.pop()
         return None if request is None else (request, self.taken)
 
+    def move_due(self) -> None:
+        """Move some requests whose time has come to Scrapy's queue, and serve slots again.
+
+        Those that cannot be read stay stored.
+        """
+        for slot in self._holds.pop_over():
+            self._serve(slot)
+        for row in self._waiting.pop_due(_MOVED):
+            body = self.store.get(row)
+            try:
+                if body is None:
+                    raise ValueError("its bytes do not match their checksum")
+                self._push(read_waiting(body, self.spider))
+            except Exception as error:
+                self.unreadable.append(error)
+            else:
+                self.store.done(row)
+
     # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
 
-    def leave_alone(self, slot: str) -> None:
-        """Return no requests of a download slot before :meth:`serve`, if it has its own queues."""
+    @property
+    def has_room(self) -> bool:
+        """Whether requests may be postponed before the next commit."""
+        return self.postponed < _POSTPONED
+
+    @property
+    def next_due(self) -> float:
+        """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
+        return min(self._waiting.next_due, self._holds.next_end)
+
+    @property
+    def held(self) -> list[str]:
+        """The slots that are left alone now."""
+        return [slot for slot in self._holds if self._holds.until(slot)]
+
+    def hold(self, slot: str, seconds: float) -> None:
+        """Leave a slot alone for so long."""
+        self._holds.hold(slot, time.monotonic() + seconds)
+        self._rest(slot)
+        note_hold(self.store, slot, time.time() + self._holds[slot] - time.monotonic())
+
+    def held_until(self, request: Request) -> float:
+        """Return until when the slot of a request is left alone, 0 if it is not."""
+        return self._holds.until(self.slot_of(request)) if self._holds else 0.0
+
+    def _rest(self, slot: str) -> None:
+        """Return no requests of a download slot before :meth:`_serve`, if it has its own queues."""
         if self.by_slot and slot not in self._resting:
             self._resting[slot] = queue = take_slot(self._queue, slot)
             self._size_resting += len(queue)
 
-    def serve(self, slot: str) -> None:
+    def _serve(self, slot: str) -> None:
         """Return requests of a download slot again."""
         queue = self._resting.pop(slot, ())
         self._size_resting -= len(queue)

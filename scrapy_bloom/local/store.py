@@ -2,7 +2,8 @@
 
 A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
 row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
-row, or is listed in ``again``. So a kill leaves the state of the last commit, and nothing is lost.
+row, or is listed in ``again``; so it is after each part of a large one. So a kill leaves the state
+of the last commit, or some that has come since, and nothing is lost.
 
 How marks are written is said in :mod:`~scrapy_bloom.local.marks`.
 
@@ -16,6 +17,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     row = store.push(queue, body)      # add a waiting request
     store.rows(queue, newest=True)     # waiting rows
     store.get(row), store.take(row), store.done(row)
+    store.write_ahead()            # wrote a part of very much that has changed? Ask until not
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -24,8 +26,9 @@ Nothing is written before the first commit, which also records that a run has be
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -55,6 +58,12 @@ RUNS: Final = "runs"
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue followed by its own number, in this many lower bits."""
 
+ROWS_AT_ONCE: Final = 200
+"""New requests that are written at once, at some 10 to 30 µs each."""
+
+BYTES_AT_ONCE: Final = 1 << 20
+"""Their size."""
+
 CHECKED_BYTES: Final = 64 << 20
 """A file of up to this size is always checked in full on opening: about 0.1 s."""
 
@@ -82,6 +91,7 @@ class StoredQueue:
         size: how many requests it has that are not done.
         taken: how many of them are no longer waiting.
         new: uncommitted requests by row, oldest first.
+        stored: whether it has a row, as of the last commit.
     """
 
     path: str
@@ -89,6 +99,7 @@ class StoredQueue:
     size: int = 0
     taken: int = 0
     new: dict[int, bytes] = field(default_factory=dict)
+    stored: bool = False
 
 
 class Store:
@@ -180,7 +191,7 @@ class Store:
         row = number << NUMBER_BITS | self._request
         self._request += 1
         queue = self.queues[number]
-        self._touched.add(number)  # first: a count that has changed is always written
+        self._touched.add(number)
         queue.new[row] = body
         queue.size += 1
         self.new_bytes += len(body)
@@ -286,6 +297,47 @@ class Store:
         """
         self._commit(clean=0, sync=sync)
 
+    def write_ahead(self) -> bool:
+        """Write some of what has changed before the rest; return False if it is little.
+
+        A long commit would stop the crawl. New requests and forgotten pages may come before the
+        rest: if the marks of the former do not follow, and what led to them stays, they are fetched
+        twice.
+
+        Raises what :meth:`commit` does.
+        """
+        new, forgotten = self._some_new(), self.marks.forgotten()
+        if not (new or forgotten):
+            return False
+        numbers = {row >> NUMBER_BITS for row in new}
+        with self._transaction(0) as change:
+            change(self._write_new(new))
+            change(self._write_queues(numbers))
+            keep, again = self.marks.write_forgotten(forgotten)
+            change(again)
+        keep()
+        for row in new:
+            self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row))
+        for number in numbers:
+            queue = self.queues[number]
+            queue.stored = True
+            if not queue.new:
+                self._touched.remove(number)
+        self.log.checkpoint_if_due(self._commits)
+        return True
+
+    def _some_new(self) -> dict[int, bytes]:
+        """Return some of the new requests, if there are many."""
+        some: dict[int, bytes] = {}
+        size = 0
+        for number in self._touched:
+            for row, body in self.queues[number].new.items():
+                some[row] = body
+                size += len(body)
+                if len(some) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+                    return some
+        return {}
+
     def close(self) -> None:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
 
@@ -330,14 +382,17 @@ class Store:
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
-        self.queues = {number: StoredQueue(*row) for number, *row in file.rows(database, "queues")}
+        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
+        sizes: dict[int, int] = dict(database.execute(asked, (NUMBER_BITS,)))
+        self.queues = {
+            number: StoredQueue(path, slot, sizes.get(number, 0), stored=True)
+            for number, path, slot in file.rows(database, "queues")
+        }
+        if self.queues.keys() != sizes.keys():
+            raise file.DamageError("a queue has no requests, or requests have no queue")
         self._numbers = {queue.path: number for number, queue in self.queues.items()}
         self._next_queue = max(self.queues, default=0) + 1
         self._free: list[int] = []  # numbers of queues that were dropped
-        sizes = {number: queue.size for number, queue in self.queues.items()}
-        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
-        if sizes != dict(database.execute(asked, (NUMBER_BITS,))):
-            raise file.DamageError("a queue has not as many requests as were recorded")
         self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
@@ -361,90 +416,83 @@ class Store:
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
         database = self._database
-        self._check_place()
-        if database.in_transaction:
-            database.execute("ROLLBACK")
         if sync is not self._syncs:  # each costs as much as a small commit
+            if database.in_transaction:
+                database.execute("ROLLBACK")
             database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
             database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
             self._syncs = sync
         self.marks.begin_pass_if_due()
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            self._check_alone(file.read_counters(database).commits)
-            requests = self._write_requests()
+        with self._transaction(clean) as change:
+            change(self._write_requests())
             file.put(database, "meta", self._new_notes().items())
             keep_marks, again = self.marks.write()
-            tally = self._tally + requests + again
-            counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
+            change(again)
             keep_failed = self.failed.write()
             keep_starts = self.starts.write()
-            file.put_counters(database, counters, tally)
-            database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # the next commit retries it
-                database.execute("ROLLBACK")
-            raise
-        self._keep(tally)
+        self._keep()
         keep_marks()
         keep_failed()
         keep_starts()
         self.log.checkpoint_if_due(self._commits)
 
-    def _check_place(self) -> None:
-        """Check that the file is still where it was: elsewhere a commit would be of no use.
-
-        :raises StateError: if not.
-        """
+    @contextmanager
+    def _transaction(self, clean: int) -> Iterator[Callable[[int], None]]:
+        """Write what the block writes, or nothing; what is yielded takes changes of the tally."""
+        database, changes = self._database, [self._tally]
+        _check_place(self.path, self._place)
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        database.execute("BEGIN IMMEDIATE")
         try:
-            there = self.path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            there = None
-        if there is None or not samestat(there, self._place):
-            raise StateError(
-                f"{self.path}: found {'another file' if there else 'no file'}, expected the one"
-                f" that this crawl has opened: it was moved or deleted. Nothing more is stored."
-                f" Start the crawl again where it is now, with all files of its job directory; if"
-                f" they are gone, restore them from a copy, or start over."
-            )
-
-    def _check_alone(self, commits: int) -> None:
-        """Check that nobody else has written to the file, because the lock was deleted, say.
-
-        :raises JobInUseError: if not.
-        """
-        if commits != self._commits:
-            raise JobInUseError(
-                f"{self.path}: found {commits:,} commits, expected {self._commits:,}: another"
-                f" process writes to it as well. This one ends and stores nothing more. Run one"
-                f" crawl at a time, on a local disk, and leave bloom.lock alone."
-            )
+            _check_alone(self.path, file.read_counters(database).commits, self._commits)
+            yield changes.append
+            counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
+            file.put_counters(database, counters, sum(changes))
+            database.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # the next commit retries it
+                database.execute("ROLLBACK")
+            raise
+        self._commits, self._tally = self._commits + 1, sum(changes)
 
     def _write_requests(self) -> int:
         """Write new requests, and delete those that are done; return the tally's change."""
-        database, touched = self._database, sorted(self._touched)
+        touched = sorted(self._touched)
         change = -sum(map(file.weight, self._gone))
         for number in touched:
-            new = self.queues[number].new
-            file.put(database, "requests", new.items())
-            change += sum(map(file.weight, new))
+            change += self._write_new(self.queues[number].new)
         gone = ((row,) for row in sorted(self._gone))
-        database.executemany("DELETE FROM requests WHERE id = ?", gone)
+        self._database.executemany("DELETE FROM requests WHERE id = ?", gone)
+        return change + self._write_queues(touched)
+
+    def _write_new(self, new: dict[int, bytes]) -> int:
+        file.put(self._database, "requests", new.items())
+        return sum(map(file.weight, new))
+
+    def _write_queues(self, touched: Iterable[int]) -> int:
+        """Write the queues that are new, delete the empty ones; return the tally's change.
+
+        With many hosts, a row that changed with each request would be most of what is written.
+        """
+        change = 0
         for number in touched:
             queue = self.queues[number]
-            if queue.size:
-                file.put(database, "queues", [(number, queue.path, queue.slot, queue.size)])
-            else:
-                database.execute("DELETE FROM queues WHERE id = ?", (number,))
+            row = number, queue.path, queue.slot
+            if queue.size and not queue.stored:
+                file.put(self._database, "queues", [row])
+                change += file.crc(*row)
+            elif queue.stored and not queue.size:
+                self._database.execute("DELETE FROM queues WHERE id = ?", (number,))
+                change -= file.crc(*row)
         return change
 
-    def _keep(self, tally: int) -> None:
+    def _keep(self) -> None:
         """Drop the changes that are committed."""
-        self._commits += 1
-        self._tally = tally
         for number in self._touched:
             queue = self.queues[number]
             queue.new.clear()
+            queue.stored = True
             if not queue.size:  # nor has it a row any more
                 del self.queues[number], self._numbers[queue.path]
                 self._free.append(number)
@@ -456,6 +504,37 @@ class Store:
 
 def _span(window: float | None) -> str | None:
     return None if window is None else write_span(window)
+
+
+def _check_place(path: Path, place: os.stat_result) -> None:
+    """Check that a file is still where it was: elsewhere a commit would be of no use.
+
+    :raises StateError: if not.
+    """
+    try:
+        there = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        there = None
+    if there is None or not samestat(there, place):
+        raise StateError(
+            f"{path}: found {'another file' if there else 'no file'}, expected the one that this"
+            f" crawl has opened: it was moved or deleted. Nothing more is stored. Start the crawl"
+            f" again where it is now, with all files of its job directory; if they are gone,"
+            f" restore them from a copy, or start over."
+        )
+
+
+def _check_alone(path: Path, found: int, commits: int) -> None:
+    """Check that nobody else has written to a file, because the lock was deleted, say.
+
+    :raises JobInUseError: if not.
+    """
+    if found != commits:
+        raise JobInUseError(
+            f"{path}: found {found:,} commits, expected {commits:,}: another process writes to it"
+            f" as well. This one ends and stores nothing more. Run one crawl at a time, on a local"
+            f" disk, and leave bloom.lock alone."
+        )
 
 
 def _check_pages(path: Path, database: sqlite3.Connection) -> None:

@@ -19,7 +19,7 @@ from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import later as module
 from scrapy_bloom.local import queue
-from scrapy_bloom.local.later import Later, stored_holds, stored_requests
+from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.queue import QueueClasses, Queues
 from scrapy_bloom.local.store import Store
 
@@ -48,7 +48,7 @@ class Job:
         classes = QueueClasses(self.priority, kind, None)
         engine = SimpleNamespace(slot_of=slot_of)
         self.queues = Queues(self.crawler, Spider("spider"), engine, self.store, classes)
-        self.later = Later(self.store, self.queues)
+        self.queues.read_waiting()
 
     def pass_time(self, seconds):
         self.now, self.date = self.now + seconds, self.date + seconds
@@ -56,11 +56,10 @@ class Job:
     def push(self, *names, wait):
         for name in names:
             request = Request(f"http://a/{name}")
-            assert self.later.push(request, self.now + wait) is None
+            assert self.queues.push(request, self.now + wait) is None
 
     def pop(self):
         """Return the names of all requests that may be sent, in order."""
-        self.later.move_due()
         names = []
         while (taken := self.queues.pop()) is not None:
             names.append(taken[0].url.rpartition("/")[2])
@@ -84,51 +83,51 @@ def job(tmp_path, monkeypatch):
 def test_what_waits_waits_on_in_the_next_run(job, shift, left):
     """A clock that was set back while no crawl ran costs at most the wait."""
     job.push("a", wait=10)
-    job.later.hold("a", 20)
+    job.queues.hold("b", 20)
     job.store.commit()
     job.kill()
-    assert len(job.store) == len(job.later) == 1
+    assert len(job.store) == job.queues.later == 1
     job.date += shift  # the other clock begins anew
     job.kill()
-    assert stored_holds(job.store.meta) == {"a": job.date + left + 10}
+    assert stored_holds(job.store.meta) == {"b": job.date + left + 10}
     job.pass_time(left - 0.1)
     assert job.pop() == []
     job.pass_time(0.2)
     assert job.pop() == ["a"]
-    assert job.later.held == ["a"]
+    assert job.queues.held == ["b"]
     job.pass_time(10)
-    assert job.later.held == []
+    assert job.queues.held == []
 
 
 def test_a_kill_while_requests_move_loses_none_and_doubles_none(job):
     job.push("a", "b", wait=10)
     job.store.commit()
     job.pass_time(11)
-    job.later.move_due()
+    job.queues.move_due()
     assert len(job.store) == 2  # the rows that were there are gone with the commit
     job.kill()
-    assert len(job.later) == 2
-    job.later.move_due()
+    assert job.queues.later == 2
+    job.queues.move_due()
     job.store.commit()
     job.kill()
-    assert len(job.later) == 0
+    assert job.queues.later == 0
     assert job.pop() == ["a", "b"]
 
 
 def test_holds_are_kept(job):
-    job.later.hold("a", 20)
-    job.later.hold("b", 50)
-    job.later.hold("a", 10)  # it is left alone for longer already
+    job.queues.hold("a", 20)
+    job.queues.hold("b", 50)
+    job.queues.hold("a", 10)  # it is left alone for longer already
     job.store.commit()
     job.kill()
-    assert sorted(job.later.held) == ["a", "b"]
+    assert sorted(job.queues.held) == ["a", "b"]
     request = Request("http://a/", meta={"slot": "a"})
-    assert job.later.held_until(request) == pytest.approx(job.now + 20)
-    assert job.later.next_due == pytest.approx(job.now + 20)
+    assert job.queues.held_until(request) == pytest.approx(job.now + 20)
+    assert job.queues.next_due == pytest.approx(job.now + 20)
     job.pass_time(21)
-    assert job.later.held == ["b"]
-    assert job.later.held_until(request) == 0
-    job.later.hold("c", 5)
+    assert job.queues.held == ["b"]
+    assert job.queues.held_until(request) == 0
+    job.queues.hold("c", 5)
     assert set(stored_holds(job.store.meta)) == {"b", "c"}
 
 
@@ -137,7 +136,7 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     for slot in "aabc":
         assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
     for slot in ("a", "c", "other"):
-        job.later.hold(slot, 10)
+        job.queues.hold(slot, 10)
     assert job.queues.ready == 1
     for slot in "ba":
         assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
@@ -151,7 +150,7 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     job.kill()
     assert job.queues.pop() is None
     job.pass_time(11)
-    job.later.move_due()
+    job.queues.move_due()
     assert sorted(slot_of(job.queues.pop()[0]) for _ in range(4)) == [*"aaac"]
     assert len(job.queues) == job.queues.ready == 0
     job.store.abandon()
@@ -165,10 +164,10 @@ def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
         for number in range(count):
             held = f"held-{count}-{number}"
             assert job.queues.push(Request("http://a/", meta={"slot": held})) is None
-            job.later.hold(held, 10)
+            job.queues.hold(held, 10)
         job.store.commit()
         before = set(job.store.meta.items())
-        job.later.hold("another", 10 + count)
+        job.queues.hold("another", 10 + count)
         sizes.append(sum(len(note) for _, note in {*job.store.meta.items()} - before))
         assert job.queues.push(Request("http://a/", meta={"slot": "free"})) is None
         lines.append(lines_of((later, module, queue), job.queues.pop))
@@ -182,7 +181,7 @@ def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
     job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
     for seconds in (0, -1):
         assert job.queues.push(Request("http://a/")) is None
-        job.later.hold("a", seconds)
+        job.queues.hold("a", seconds)
         assert job.pop() == [""]
     job.store.abandon()
 
@@ -190,18 +189,15 @@ def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
 def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
     for number in range(150):
         assert job.queues.push(Request(f"http://a/{number}")) is None
-    aside = []
-    while job.later.has_room:
-        request, taken = job.queues.pop()
-        assert job.later.postpone(request, taken, job.now + 20)
-        aside.append(request.url.rpartition("/")[2])
-    assert len(aside) == 100
-    assert len(job.store) == 150
-    job.later.note_exchanged()
-    assert job.later.has_room
-    assert len(job.pop()) == 50
+    job.queues.hold("a", 20)
+    assert job.queues.pop() is None
+    assert not job.queues.has_room
+    assert (job.queues.later, len(job.store)) == (100, 150)
+    job.queues.postponed = 0  # a commit
+    assert job.queues.pop() is None
+    assert (job.queues.later, job.queues.postponed) == (150, 50)
     job.pass_time(21)
-    assert [job.pop(), job.pop()] == [aside[:50], aside[50:]]
+    assert sorted([*job.pop(), *job.pop(), *job.pop()], key=int) == [*map(str, range(150))]
 
 
 def test_what_cannot_be_read_stays_and_is_listed(job):
@@ -227,10 +223,10 @@ def test_a_row_that_is_missing_is_damage(job):
     database_of(job.store).execute("DELETE FROM requests")
     job.pass_time(11)
     with pytest.raises(sqlite3.DatabaseError, match="missing"):
-        job.later.move_due()
+        job.queues.move_due()
 
 
 def test_priorities_are_kept(job):
     for priority in (-5, 7, 2**70):
-        assert job.later.push(Request("http://a/", priority=priority), job.now + 5) is None
+        assert job.queues.push(Request("http://a/", priority=priority), job.now + 5) is None
     assert [each.priority for each in stored_requests(job.store)] == [-5, 7, 2**63 - 1]

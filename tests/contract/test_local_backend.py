@@ -1,6 +1,7 @@
 """A job directory behind the port, without an engine."""
 
 import sqlite3
+import threading
 from types import SimpleNamespace
 
 from pytest_twisted import ensureDeferred
@@ -8,13 +9,19 @@ from scrapy import Request, Spider
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
+from support.contract import fingerprints
+from support.internals import database_of
 
 from scrapy_bloom.crawl.backend import Crawl
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.local import log
 from scrapy_bloom.local.backend import LocalBackend
-from scrapy_bloom.local.queue import QueueClasses
+from scrapy_bloom.local.job import Job
+from scrapy_bloom.local.log import Log
+from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
 
@@ -61,6 +68,92 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
     request, _ = backend.take()
     assert request.url == free.url
     assert await backend.exchange(busy=False, held=False)
+    assert await backend.close()
+
+
+@ensureDeferred
+async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_loop(
+    job, monkeypatch
+):
+    """A filter for 100,000,000 pages is read and written for seconds."""
+    threads = {}
+
+    def noted(name, do):
+        def call(*arguments, **options):
+            threads[name] = threading.current_thread()
+            return do(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (Job, "_check"),
+        (Job, "open"),
+        (Job, "begin"),
+        (Job, "close"),
+        (Queues, "read_waiting"),
+        (Starts, "__init__"),
+    ):
+        one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
+        monkeypatch.setattr(owner, name, one)
+    backend, _ = await opened_in(job)
+    assert await backend.close()
+    assert len(threads) == 6
+    assert threading.current_thread() not in threads.values()
+
+
+@ensureDeferred
+async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch):
+    """Each stops the crawl; between two of them it goes on."""
+    backend, _ = await opened_in(job)
+    known, fresh = fingerprints(6_000), fingerprints(6_000, "fresh")
+    for page in known:
+        backend.offer(Request("http://a.test/"), 0.0, page, None)
+    assert await backend.exchange(busy=False, held=False)
+    written = []
+
+    def counted(write):
+        def call(store, **options):
+            before = database_of(store).total_changes
+            try:
+                return write(store, **options)
+            finally:
+                written.append(database_of(store).total_changes - before)
+
+        return call
+
+    for name in "write_ahead", "commit":
+        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
+    assert all(backend.forget_many(known))
+    for number, page in enumerate(fresh):
+        backend.offer(Request(f"http://b.test/{number}"), 0.0, page, None)
+    assert await backend.exchange(busy=False, held=False)
+    assert sum(written) > 12_000
+    assert max(written) < 1_000
+    monkeypatch.undo()
+    assert not backend.dirty
+    store = Store(job / "bloom.sqlite", read_only=True)
+    assert len(store) == 12_000
+    assert [page in store.filter for page in (*known, *fresh)] == [False] * 6_000 + [True] * 6_000
+    store.close()
+    assert await backend.close()
+
+
+@ensureDeferred
+async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, monkeypatch):
+    monkeypatch.setattr(log, "LOG_BYTES", 50_000)
+    backend, _ = await opened_in(job)
+    threads, checkpoint = set(), Log.checkpoint
+
+    def noted(one):
+        threads.add(threading.current_thread())
+        checkpoint(one)
+
+    monkeypatch.setattr(Log, "checkpoint", noted)
+    for number in range(50):
+        backend.offer(Request(f"http://a.test/{number}", body=bytes(10_000)), 0.0, None, None)
+        assert await backend.exchange(busy=False, held=False)
+    assert len(threads) > 3
+    assert threading.current_thread() not in threads
     assert await backend.close()
 
 

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.contract import fingerprints, share_of
 from support.internals import database_of, marks_in_memory
+from support.lines import lines_of
 from support.numbered_commits import Commits, check, copied, hasty, log_of
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import log, marks
 from scrapy_bloom.local import store as module
@@ -149,6 +151,17 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(self):
         self.store.commit()
         self.saved, self.saved_held = copy.deepcopy(self.model), {*self.held}
+
+    @rule()
+    def write_ahead(self):
+        """What comes before its commit: all new requests here, and what lets pages through."""
+        while self.store.write_ahead():
+            pass
+        self.saved.rows |= self.model.rows
+        self.saved_held |= {*self.held}
+        for page in {*self.saved.marked} - {*self.model.marked}:
+            del self.saved.marked[page]
+            self.saved.ages.pop(page, None)
 
     @rule()
     def commit_on_a_full_disk(self):
@@ -349,13 +362,14 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
         "UPDATE meta SET value = x'00112233445566778899aabbccddeeff' WHERE key = 'secret'",
         "UPDATE slices SET blocks = 1",
         "UPDATE blocks SET bits = CAST(x'ff' || substr(bits, 2) AS BLOB)",  # that nobody has set
-        "UPDATE queues SET size = 0",
+        "UPDATE queues SET path = '1'",
         "UPDATE again SET fingerprint = x'00'",
         "UPDATE ages SET last = 0",
         "UPDATE marks SET size = 10",
         "DELETE FROM counters",
         "DELETE FROM meta WHERE key = 'secret'",
         "DELETE FROM requests",
+        "DELETE FROM queues",
     ],
 )
 def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monkeypatch, change):
@@ -377,6 +391,63 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
         Store(path)
     assert path.read_bytes() == before
+
+
+def one_request_less(database, rows):
+    database.execute("DELETE FROM requests WHERE id = ?", (rows[2],))
+
+
+def one_that_was_done(database, rows):
+    one_request_less(database, rows)
+    file.put(database, "requests", [(rows[2] - 1, b"of an earlier commit")])
+
+
+def in_another_queue(database, rows):
+    one_request_less(database, rows)
+    file.put(database, "requests", [(rows[2] ^ 3 << NUMBER_BITS, b"body")])
+
+
+def a_queue_of_that_number(database, _):
+    file.put(database, "queues", [(1, "other/0", "other")])
+
+
+def a_queue_without_requests(database, _):
+    file.put(database, "queues", [(3, "other/0", "other")])
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        one_request_less,
+        one_that_was_done,
+        in_another_queue,
+        a_queue_of_that_number,
+        a_queue_without_requests,
+    ],
+)
+def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right(path, older):
+    store = Store(path)
+    rows = [
+        store.push(store.queue(name, name), b"body")
+        for name in ("one/0", "two/0")
+        for _ in range(2)
+    ]
+    store.done(rows.pop(1))
+    rows.append(store.push(store.queue("two/0", "two"), b"body"))
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        older(database, rows)
+    with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
+        Store(path)
+
+
+def test_each_request_that_is_missing_changes_the_tally(path):
+    """Also those of which only zeros would be left in the bits of a square that are kept."""
+    rows = [1, 1 << 16, 1 << 30, 5 << NUMBER_BITS | 1 << 16, 6 << NUMBER_BITS | 7]
+    assert all(map(file.weight, rows))
+    file.write(path, {"requests": [(row, b"body") for row in rows]})
+    with closing(sqlite3.connect(path)) as database:
+        assert file.tally(database) == sum(map(file.weight, rows))
 
 
 # What is refused
@@ -463,6 +534,51 @@ def test_a_commit_writes_what_changed_however_much_is_forgotten(path):
     store.filter.forget(known[-1])
     store.commit()
     assert database_of(store).total_changes - before < 10
+    store.abandon()
+
+
+def test_beginning_a_pass_does_not_take_longer_in_a_larger_filter(path):
+    """It would stop the crawl: one for 100,000,000 pages has 50,000 blocks."""
+    store, taken = Store(path, LocalFilter(1_000_000)), []
+    for pages in 10, 1_000:
+        for page in fingerprints(pages, f"of {pages}"):
+            store.filter.add(page)
+        taken.append(lines_of((marks, slices), store.marks.begin_pass))
+    assert taken[0] == taken[1]
+    store.abandon()
+
+
+def test_a_pass_writes_each_block_that_has_changed_once_and_few_with_each_commit(path):
+    store, blocks = Store(path, LocalFilter(1_000_000)), []
+    for page in fingerprints(2_000):
+        store.filter.add(page)
+    changed = {*store.filter.slices[0].changed()}
+    store.commit()
+    store.marks.begin_pass()
+    database_of(store).set_trace_callback(
+        lambda each: blocks.append(int(each.split("(")[1].split(",")[0])) if "blocks" in each else 0
+    )
+    while store.marks.passing:
+        before = len(blocks)
+        store.commit()
+        assert len(blocks) - before <= marks.BLOCKS_AT_ONCE
+    assert sorted(blocks) == [1 << 32 | index for index in sorted(changed)]
+    assert not store.filter.slices[0].dirty.any()
+    store.abandon()
+
+
+def test_a_queue_is_written_when_it_comes_and_goes_and_not_with_each_request(path):
+    """With many hosts it would be most of what is written."""
+    store, written = Store(path, LocalFilter()), []
+    database_of(store).set_trace_callback(written.append)
+    stays = store.push(store.queue("stays/0", "stays"), b"body")
+    for _ in range(50):
+        row = store.push(store.queue("stays/0", "stays"), b"body")
+        store.commit()
+        store.done(row)
+    store.done(stays)
+    store.commit()
+    assert sum("queues" in each for each in written) == 2
     store.abandon()
 
 

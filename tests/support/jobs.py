@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import time
-from types import SimpleNamespace
 
 from queuelib.queue import LifoDiskQueue
 from scrapy import Request
@@ -12,7 +11,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
-from scrapy_bloom.local.later import Later
+from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.settings import Settings
 
 SPIDER = "books"
@@ -60,12 +59,11 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), hol
     job.store.marks.withheld_changed(withheld)
     for body in [*(stored(Request(url)) for url in urls), *bodies]:
         job.store.push(job.store.queue("0", None), body)
-    queues = SimpleNamespace(dumps=stored, leave_alone=lambda _: None)
-    later = Later(job.store, queues)
     for url, seconds in waits:
-        assert later.push(Request(url), time.monotonic() + seconds) is None
+        body = waiting_body(time.time() + seconds, 0, stored(Request(url)))
+        job.store.push(job.store.queue(LATER, None), body)
     for slot, seconds in holds:
-        later.hold(slot, seconds)
+        note_hold(job.store, slot, time.time() + seconds)
     job.close()
     return folder
 

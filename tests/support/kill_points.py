@@ -9,18 +9,19 @@ from functools import wraps
 from importlib import import_module
 from itertools import count
 
-from scrapy_bloom.local import log, marks
+from scrapy_bloom.local import log, marks, store
 from scrapy_bloom.scheduler import Scheduler as Ours
 from support import vfs
 
 
 class Scheduler(Ours):
-    """Has a pass for every 60 marks, and a checkpoint for every 5 commits."""
+    """Has a pass for every 60 marks, a checkpoint for every 5 commits, and writes much ahead."""
 
     @classmethod
     def from_crawler(cls, crawler):
         marks.LEAST_JOURNAL = marks.SMALL_JOURNAL = 60
         marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
+        marks.FORGOTTEN_AT_ONCE, store.ROWS_AT_ONCE = 1, 2
         if "DIE" in os.environ:
             vfs.install()
             die_at(*os.environ.pop("DIE").split(":"))

@@ -11,6 +11,7 @@ from support.waiting import until
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
     "scrapy_bloom.local.store:Store._keep:before",
+    "scrapy_bloom.local.store:Store.write_ahead:after",
     "scrapy_bloom.local.marks:Marks.begin_pass:after",
     "scrapy_bloom.local.marks:Marks._write_pass:after",
     "scrapy_bloom.local.log:Log.checkpoint:before",

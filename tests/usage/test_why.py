@@ -19,8 +19,7 @@ from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
-from scrapy_bloom.local.later import waiting_body
-from scrapy_bloom.local.queue import LATER
+from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import Call, Lost, SharedKey
 from scrapy_bloom.redis.member import Entry

@@ -1,4 +1,4 @@
-"""How long one script holds a Redis server, by how large the filter is, and a large list or set."""
+"""How long one script holds a Redis server, or an event loop stops, by how large a crawl is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from bench import redis_server
-from bench.part import Column, Part, Row, Rows, Scale, Table
+from bench import loop_stops, redis_server
+from bench.apart import apart
+from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
     from scrapy_bloom.redis.key import SharedKey
@@ -17,10 +18,11 @@ MARKS: Final = 500
 CALLS: Final = 20
 SCRAPY_REDIS: Final = "scrapy-redis"
 OURS: Final = "scrapy-bloom"
+SCRAPY: Final = "Scrapy"
 
 
 def run(scale: Scale) -> Rows:
-    """Create filters, let them grow, and delete them; delete sets as scrapy-redis does."""
+    """Create filters, let them grow, and delete them; the same in job directories."""
     rows: list[Row] = []
     with redis_server.local_server() as server:
         described = redis_server.described(server)
@@ -30,7 +32,15 @@ def run(scale: Scale) -> Rows:
     for pages in scale.of((10**5, 10**6, 3 * 10**6), (10**5,)):
         with redis_server.local_server() as server:
             rows.append({"name": SCRAPY_REDIS, "pages": pages, **_theirs(server, pages)})
-    return {"growth": rows, "server": described}
+    loop: list[Row] = [
+        {"name": OURS, **apart(loop_stops.ours, pages)}
+        for pages in scale.of((10**5, 10**6, 10**7, 10**8), (10**5,))
+    ]
+    loop += [
+        {"name": SCRAPY, **apart(loop_stops.scrapys, pages)}
+        for pages in scale.of((10**5, 10**6, 3 * 10**6), (10**5,))
+    ]
+    return {"growth": rows, "server": described, "loop": loop}
 
 
 class _Log:
@@ -120,15 +130,37 @@ def _theirs(server: Any, pages: int) -> Row:
 
 _MS: Final = 1e-3
 
+
+def draw(axes: Any, rows: Rows) -> None:
+    """Draw the longest script, and the longest stop of a loop, against pages."""
+    for table, name, keys, style, label in (
+        ("loop", OURS, ("open", "crawl", "close"), "o-", "event loop with a JOBDIR"),
+        ("loop", SCRAPY, ("open",), "s-", "event loop while Scrapy's filter opens"),
+        ("growth", OURS, ("create", "first", "grow", "delete"), "o--", "Redis"),
+        ("growth", SCRAPY_REDIS, ("delete",), "s--", "Redis while scrapy-redis clears"),
+    ):
+        own = [row for row in rows[table] if row["name"] == name]
+        longest = [max(row[key] for key in keys) / _MS for row in own]
+        axes.plot([row["pages"] for row in own], longest, style, label=label)
+    axes.set(xscale="log", yscale="log", xlabel="pages", ylabel="longest stop in ms")
+
+
 PART = Part(
     name="growth",
-    title="How long one script holds Redis",
+    title="How long anything stops",
     method=f"""\
 While one script runs, all workers wait. The longest one by the server's own log (`SLOWLOG`), beside
 a call with {MARKS} marks, of which the median is shown: as a filter is created, with its first
 marks, as it grows to 3.2 times its size, and as it is deleted. That a filter is full is only
 written into its header. scrapy-redis sends each fingerprint with a command of its own, and deletes
-its set of them with one.""",
+its set of them with one.
+
+While the event loop of a crawl is stopped, nothing is fetched. A job is opened that was killed with
+{loop_stops.COMMITS * loop_stops.NEW:,} pages to come in it, half of them beyond its capacity; its
+bits are random, and its journal is as long as it gets. They are marked in {loop_stops.COMMITS}
+commits while changed blocks are written; then all are forgotten at once, and the job is closed.
+Shown is the longest stop in processor time of the loop's thread: a slow disk and other processes
+add to it. Scrapy's own filter is opened with as many pages, which stops the loop.""",
     packages=redis_server.PACKAGES,
     run=run,
     tables=(
@@ -146,6 +178,25 @@ its set of them with one.""",
                 Column("delete", "deleting, ms", ".1f", _MS),
                 Column("scripts", "scripts to grow", ","),
             ),
+        ),
+        Table(
+            "loop",
+            "The longest stop of the event loop",
+            (
+                Column("name", ""),
+                Column("pages", "pages", ","),
+                Column("open", "opening, ms", ".1f", _MS),
+                Column("crawl", "crawling, ms", ".1f", _MS),
+                Column("close", "closing, ms", ".1f", _MS),
+            ),
+        ),
+    ),
+    plots=(
+        Plot(
+            "growth",
+            "The longest stop against the number of pages: ours stays below 30 ms up to"
+            " 100,000,000; with 3,000,000 Scrapy's filter takes 0.2 s, and scrapy-redis 2 s",
+            draw,
         ),
     ),
 )
