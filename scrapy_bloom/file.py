@@ -42,8 +42,8 @@ CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, crc IN
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
   start BLOB, body BLOB, crc INT);
--- Marks of start requests that are not filtered, and counted.
-CREATE TABLE starts (mark BLOB PRIMARY KEY, crc INT) WITHOUT ROWID;
+-- As what start requests count that are not filtered: done or redirected, and perhaps a status.
+CREATE TABLE starts (mark BLOB PRIMARY KEY, ended TEXT, crc INT) WITHOUT ROWID;
 """
 
 # Squares: a sum of the numbers themselves would often be right by chance. None is 0.

@@ -49,12 +49,13 @@ def run(args: Namespace, project: Project) -> int:
             write_crawl(found, target, owner)
     facts = target.info()
     items, waiting = facts["items"], facts.get("waiting")
+    failed = facts.get("account", {}).get("failed")
     text = counted(items, "page")
     if waiting is not None:
-        text += f" and {counted(waiting, 'request')}"
+        text += f" and {counted(waiting + failed, 'request')}"
     show(
         args,
-        {"target": target.name, "items": items, "waiting": waiting},
+        {"target": target.name, "items": items, "waiting": waiting, "failed": failed},
         [f"{target.name}: {text} copied"],
     )
     return 0

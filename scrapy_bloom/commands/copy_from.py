@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy.utils.request import request_from_dict
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.local_target import LocalTarget, identity_in, priority_of, requests_in
+from scrapy_bloom.commands.local_target import (
+    LocalTarget,
+    account_in,
+    identity_in,
+    priority_of,
+    requests_in,
+)
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import StoredRequest, priority_in, slot_in
+from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.job import (
@@ -56,12 +63,15 @@ class Source:
     Attributes:
         identity: what its marks belong to.
         filter: its marks, but for those that come with requests.
-        requests: each once, the oldest of a queue first. Raises StateError if one cannot be read,
-            and at the end if somebody has changed the source meanwhile.
+        requests: each once, the oldest of a queue first, and the failed list last. Raises
+            StateError if one cannot be read, and at the end if somebody has changed the source
+            meanwhile.
         keeps_requests: whether requests belong to its marks; else it is a filter by itself.
         joins: whether its marks may be in a filter already that is where it goes.
         state: the spider's, pickled.
         holds: download slots that are left alone, each until when, in seconds since 1970.
+        account: what has become of the pages that have no request any more. Only ours is known.
+        starts: as what start requests count that are not filtered, by their marks.
     """
 
     identity: Identity
@@ -71,6 +81,8 @@ class Source:
     joins: bool = False
     state: bytes = b""
     holds: dict[str, float] = field(default_factory=dict)
+    account: Account | None = None
+    starts: Iterable[tuple[bytes, str]] = ()
 
 
 @contextmanager
@@ -95,7 +107,12 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
             requests, keeps = _of_scrapy(folder, owner, _snapshot(folder)), True
         state, holds = spider_state(folder, meta), stored_holds(meta)
         yield Source(
-            identity, store.filter, requests, keeps_requests=keeps, state=state, holds=holds
+            *(identity, store.filter, requests),
+            keeps_requests=keeps,
+            state=state,
+            holds=holds,
+            account=account_in(store),
+            starts=store.starts,
         )
 
 
@@ -108,18 +125,18 @@ def _has_its_requests(store: Store, folder: Path) -> bool:
 
 
 def _of_store(store: Store, project: Project) -> Iterator[StoredRequest]:
-    """Yield the requests that wait, and those on the failed list: in the copy they wait, too."""
+    """Yield the requests that wait, and those on the failed list."""
     with file.refusing(store.path):
         for each in requests_in(store, newest_first=False):
             if each.damaged:
                 raise file.damaged(store.path, "a request does not match its checksum")
             yield each
-        for _, failed, _ in store.failed.stored():
+        for _, failed, start in store.failed.stored():
             if failed is None:
                 raise file.damaged(store.path, "a failed request does not match its checksum")
             priority = priority_in(failed.body)
             name, slot = project.queue_for(slot_in(failed.body).decode(), priority)
-            yield StoredRequest(name, slot, priority, failed.body)
+            yield StoredRequest(name, slot, priority, failed.body, failed=failed, start=start)
 
 
 @contextmanager

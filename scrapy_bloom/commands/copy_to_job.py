@@ -6,6 +6,7 @@ copy leaves no job.
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -16,14 +17,17 @@ from scrapy_bloom.commands.copy_from import Source
 from scrapy_bloom.commands.local_target import LocalTarget, occupied
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
+from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.local.backend import STATUSES
 from scrapy_bloom.local.job import DIGEST, FILTER, LOCK, REQUESTS, lock_job, owner_notes
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.local.scrapys import STATE, digest
-from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.store import NAME, RUNS, Store
 
 _CHUNK: Final = 1 << 20  # bytes of requests that are committed at once
 _BESIDE: Final = "copying"
+_COUNT: Final = "SELECT (SELECT count(*) FROM requests) + (SELECT count(*) FROM failed)"
 
 
 def write_job(source: Source, target: LocalTarget, owner: Project) -> None:
@@ -52,9 +56,10 @@ def write_job(source: Source, target: LocalTarget, owner: Project) -> None:
             store.meta |= owner_notes(identity, REQUESTS if keeps else FILTER)
             for slot, date in source.holds.items():
                 note_hold(store, slot, date)
+            _add_account(store, source)
             store.meta |= {DIGEST: digest(folder), STATE: source.state}
         with file.reading(beside / NAME) as database:
-            if database.execute("SELECT count(*) FROM requests").fetchone() != (count,):
+            if database.execute(_COUNT).fetchone() != (count,):
                 raise StateError(f"{target.name}: requests were lost on the way. Copy again.")
         (beside / NAME).replace(path)
 
@@ -66,7 +71,9 @@ def _add_requests(store: Store, source: Source) -> int:
         queue, body = (request.queue, request.slot), request.body
         if request.date:
             queue, body = (LATER, None), waiting_body(request.date, request.priority, body)
-        store.push(store.queue(*queue), body)
+        row = store.push(store.queue(*queue), body)
+        if request.failed is not None:
+            store.fail(row, request.failed, request.start)
         if request.mark is not None:
             store.filter.add(request.mark)
         count, size = count + 1, size + len(body)
@@ -74,3 +81,14 @@ def _add_requests(store: Store, source: Source) -> int:
             store.commit()
             size = 0
     return count
+
+
+def _add_account(store: Store, source: Source) -> None:
+    """Note what has become of the pages that have no request any more."""
+    store.meta[RUNS] = store.failed.run  # what has failed has failed in an earlier run
+    if source.account is not None:
+        names = (Ended.DONE.value, Ended.REDIRECTED.value)
+        store.meta |= {name: getattr(source.account, name) for name in names}
+        store.meta[STATUSES] = json.dumps(source.account.statuses)
+    for start in source.starts:
+        store.starts.set(*start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,12 +30,13 @@ from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.key import Call, SharedKey, delete, in_calls
-from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
-from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
+_KEYS: Final = "queue", "later", "turns", "holds", "failed", "reasons", "statuses"
 _HOURS: Final = 6 * 3600
 """Seconds after which the keys of an interrupted copy expire."""
 
@@ -55,7 +57,7 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
     with target.connected() as worker:
         shared, joins = _opened(source, target, worker)
         client, prefix = worker.client, beginning(target.key)
-        keys = [target.key, *(f"{prefix}{name}" for name in ("queue", "later", "turns", "holds"))]
+        keys = [target.key, *(f"{prefix}{name}" for name in _KEYS)]
         owned = source.keeps_requests or owner.keeps_requests
         notes = owner.owner if owned else {"spider": owner.spider}
         order = notes.get("order", "").partition(" ")[0]
@@ -68,11 +70,12 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
             source.requests = _for_redis(source.requests, owner.reading)
             count = _add_requests(shared, source, client, keys[1:], joins=joins)
             if not joins:
+                _add_account(source, client, target.key, prefix)
                 start = f"{prefix}{shared.epoch}."
                 keys += _copy_slices(source.filter, client, target.key, start)
             shared.leave()
             state = Reader(worker, target.key).existing()
-            if state.counts.waiting != count:
+            if state.counts.waiting + state.counts.failed != count:
                 raise StateError(f"{target.name}: the server has lost requests. Copy again.")
             secret = state.secret if joins else source.filter.secret
             written = replace(state.plan, **notes).write(secret)
@@ -138,11 +141,13 @@ def _add_requests(
     :param keys: what they are in.
     :param joins: whether the marks go to the filter that is there, else to that of the source.
     """
-    since, count = time.monotonic() - time.time(), 0
+    since, count, kinds = time.monotonic() - time.time(), 0, Counter[bytes]()
     holds = {slot.encode(): date + since for slot, date in source.holds.items()}
     requests = progress(source.requests, "requests copied")
     for batch in in_calls(requests, lambda each: len(each.body)):
-        shared.call(Call([_entry(each, since) for each in batch], holds=holds))
+        waiting = [_entry(each, since) for each in batch if each.failed is None]
+        shared.call(Call(waiting, holds=holds))
+        _add_failed(client, keys[0].removesuffix("queue"), batch, count, kinds)
         count += len(batch)
         marks = [each.mark for each in batch if each.mark is not None]
         if joins:
@@ -152,6 +157,36 @@ def _add_requests(
             for key in keys:
                 client.expire(key, _HOURS)
     return count
+
+
+def _add_failed(
+    client: Any, base: str, batch: Iterable[StoredRequest], count: int, kinds: Counter[bytes]
+) -> None:
+    """Put the requests of a batch on the failed list that are on one.
+
+    :param count: of the requests before them.
+    :param kinds: why these have failed; those of the batch are added.
+    """
+    rows = {}
+    for number, each in enumerate(batch, count):
+        if each.failed is not None:
+            key, kind = number.to_bytes(8, "big"), each.failed.kind.encode()  # others are larger
+            request = Taken(key, _slot_of(each), each.priority, 0, None, each.body)
+            rows[key] = Listed(key, each.failed, request).write(kind)
+            kinds[kind] += 1
+    if rows:
+        client.hset(f"{base}failed", mapping=rows)
+        client.hset(f"{base}reasons", mapping=kinds)
+
+
+def _add_account(source: Source, client: Any, header: str, prefix: str) -> None:
+    """Note what has become of the pages that have no request any more."""
+    if source.account is not None:
+        names = ("done", "redirected")
+        client.hset(header, mapping={name: getattr(source.account, name) for name in names})
+        if source.account.statuses:
+            client.hset(f"{prefix}statuses", mapping={**source.account.statuses})
+            client.expire(f"{prefix}statuses", _HOURS)
 
 
 def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[StoredRequest]:
@@ -169,9 +204,12 @@ def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[
 
 
 def _entry(request: StoredRequest, since: float) -> Entry:
-    body, date = request.body, request.date
-    slot = slot_in(body) if request.slot is None else request.slot.encode()
+    body, date, slot = request.body, request.date, _slot_of(request)
     return Entry("p", None, body, request.priority, slot=slot, due=date and date + since)
+
+
+def _slot_of(request: StoredRequest) -> bytes:
+    return slot_in(request.body) if request.slot is None else request.slot.encode()
 
 
 def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> list[str]:

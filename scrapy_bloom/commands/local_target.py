@@ -91,7 +91,7 @@ class LocalTarget:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
                 facts |= {
-                    "account": _account(store.meta, store.failed.reasons, len(store))._asdict(),
+                    "account": account_in(store)._asdict(),
                     "waiting": len(store),
                     "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
                     "later": len(dates),
@@ -168,7 +168,7 @@ class LocalTarget:
             filter_, starts = store.filter, store.starts
 
             def knows(marks: Sequence[bytes]) -> list[bool]:
-                return [mark in filter_ or mark in starts for mark in marks]
+                return [mark in filter_ or starts.get(mark) is not None for mark in marks]
 
             yield View(identity_in(store), knows, requests)
 
@@ -190,10 +190,12 @@ class LocalTarget:
         :param reason: as above.
         """
         with self._changing(reason) as (store, rows):
-            for id_, failed, _ in rows:
+            done = Ended.DONE.value
+            for id_, failed, start in rows:
                 store.failed.remove(id_, failed)
-                name = Ended.DONE.value
-                store.meta[name] = store.meta.get(name, 0) + (not failed.is_counted)
+                store.meta[done] = store.meta.get(done, 0) + 1
+                if start is not None:
+                    store.starts.set(start, done)
         return len(rows)
 
     @contextmanager
@@ -307,6 +309,11 @@ def identity_in(store: Store) -> Identity:
     """Return what the marks of a file belong to."""
     meta = store.meta
     return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
+
+
+def account_in(store: Store) -> Account:
+    """Return what has become of the pages of a crawl, as of its last commit."""
+    return _account(store.meta, store.failed.reasons, len(store))
 
 
 def _account(meta: Mapping[str, Any], failed: Mapping[str, int], stored: int) -> Account:

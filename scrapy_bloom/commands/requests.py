@@ -26,6 +26,8 @@ class StoredRequest(NamedTuple):
         body: the request as Scrapy's disk queues write it.
         date: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
         mark: the fingerprint of its page if that is not marked yet.
+        failed: its row on the failed list; None if it is not there.
+        start: its fingerprint if it is there, and ``start()`` yields it in each run.
         damaged: whether its checksum is wrong; it has no body then.
     """
 
@@ -35,6 +37,8 @@ class StoredRequest(NamedTuple):
     body: bytes
     date: float = 0.0
     mark: bytes | None = None
+    failed: Failed | None = None
+    start: bytes | None = None
     damaged: bool = False
 
 

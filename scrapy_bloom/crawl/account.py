@@ -33,6 +33,11 @@ class Account(NamedTuple):
     reasons: Mapping[str, int]
     statuses: Mapping[str, int]
 
+    def with_failed(self, reasons: Mapping[str, int]) -> Account:
+        """Return it with so many more that have failed for each reason."""
+        failed = self.failed + sum(reasons.values())
+        return self._replace(failed=failed, reasons=Counter(self.reasons) + Counter(reasons))
+
     @property
     def pages(self) -> int:
         """How many pages there are."""

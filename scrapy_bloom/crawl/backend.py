@@ -112,18 +112,23 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def release(self, taken: Any, ended: Ended, status: str = "") -> None:
+    def release(self, taken: Any, ended: Ended, status: str = "", start: bytes = b"") -> None:
         """Let go of a request that is done.
 
         :param taken: None for a request that was only in memory: it counts all the same.
         :param status: why it was not parsed, to be counted: see :class:`~.account.Account`.
+        :param start: identifies the start request that it stands for, if one that is not filtered:
+            it comes with each run, and counts as it ended last.
         """
 
     @abstractmethod
-    def fail(self, taken: Any, failure: Failure, way: Collection[bytes]) -> None:
+    def fail(
+        self, taken: Any, failure: Failure, way: Collection[bytes], start: bytes = b""
+    ) -> None:
         """Move a request to the failed list, from which a later run fetches it again.
 
         :param way: marks of where redirects led: they are forgotten with it.
+        :param start: as above.
         """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know

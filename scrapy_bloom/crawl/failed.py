@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from scrapy_bloom.crawl.history import AGAIN, ORIGINAL, TRIES
+from scrapy_bloom.crawl.history import ORIGINAL, TRIES
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
 from scrapy_bloom.crawl.serialize import read_fields, write_fields
 
@@ -66,11 +66,6 @@ class Failed(NamedTuple):
     def given_up(self) -> bool:
         """Whether it stays on the list until it is put back by hand."""
         return self.tries >= MOST_TRIES
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it comes with each run, and its page was counted when it first came."""
-        return AGAIN in read_fields(self.body)["meta"]
 
     def retried(self, *, read: Callable[[bytes], dict[str, Any]] = read_fields) -> Failed:
         """Return it as if it had never failed, to be put back by hand.

@@ -188,7 +188,9 @@ class Frontier:
 
     def describe(self) -> tuple[str, ...]:
         """Return what else is known, as phrases."""
-        return f"{len(self._in_flight):,} in flight", *self._backend.describe()
+        failed = self._backend.account().failed
+        some = (f"{failed:,} failed",) if failed else ()
+        return f"{len(self._in_flight):,} in flight", *self._backend.describe(), *some
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
@@ -324,11 +326,13 @@ class Frontier:
         failure = visit.failure
         if failure is None:
             status = str(visit.status) if visit.status else ""
-            self._backend.release(visit.taken, visit.ended, status)
+            self._backend.release(visit.taken, visit.ended, status, visit.start)
         elif not self._retries:
-            self._backend.release(visit.taken, visit.ended, failure.kind)
-        elif visit.taken is not None:  # else the pages that led to it have failed, too
-            self._backend.fail(visit.taken, failure, visit.way)
+            self._backend.release(visit.taken, visit.ended, failure.kind, visit.start)
+        elif visit.taken is not None:
+            self._backend.fail(visit.taken, failure, visit.way, visit.start)
+        elif not visit.parents:  # else these have failed, too
+            self._report.unlisted[failure.kind] += 1
         if failure is not None:
             self._report.failed(failure.kind)
         self._in_flight.release(visit)

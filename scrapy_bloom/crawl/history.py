@@ -37,12 +37,9 @@ TRIES: Final = "bloom_tries"
 """Key in a request's meta: in how many runs its page has failed, and when that was last counted, in
 seconds since 1970."""
 
-AGAIN: Final = "bloom_again"
-"""Key in a request's meta: it comes with each run, and its page is counted already."""
-
 START: Final = "bloom_start"
-"""Key in a request's meta, where workers share a crawl: what identifies the start request that it
-is, or was made of. Each run and worker may send it, and it is one page."""
+"""Key in a request's meta: what identifies the start request that it is, or was made of, if that is
+not filtered. Each run and worker may send it, and it is one page."""
 
 LONGEST: Final = 20
 """A chain ends after this many requests, as Scrapy's redirects do: then the mark decides."""

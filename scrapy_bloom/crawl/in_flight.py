@@ -18,7 +18,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure as Error
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.history import AGAIN, ORIGINAL, START, TRIES
+from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Visit:
         failure: why it has failed; None if it has not.
         may_deal: whether the spider may yet deal with its failed download.
         status: the status of a response that no callback got, 0 if one did.
+        start: identifies the start request that it is, or was made of, if that is not filtered.
         mark: of the page that it stands for by now, if it is a retry or a redirect.
         way: the marks of where redirects led: if it fails they are forgotten, but for the first.
         next_mark: the mark of what stands in its place, if that is so.
@@ -54,7 +55,7 @@ class Visit:
 
     __slots__ = (
         *("ended", "failure", "mark", "marks", "may_deal", "next_mark", "parents", "roots"),
-        *("status", "taken", "waits_for", "way"),
+        *("start", "status", "taken", "waits_for", "way"),
     )
 
     def __init__(
@@ -68,7 +69,7 @@ class Visit:
         self.ended = Ended.DONE
         self.failure: Failure | None = None
         self.may_deal = False
-        self.status = 0
+        self.status, self.start = 0, b""
         self.mark: bytes | None = None
         self.way: tuple[bytes, ...] = ()
         self.next_mark: bytes | None = None
@@ -100,6 +101,7 @@ class InFlight:
         self.shared = False
         self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
         self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
+        self._redirected: dict[bytes, bytes] = {}  # marks of pages, to where it was dropped
         self._asked = 0  # verdicts that pages await
         self._undecided = 0  # how many failed downloads the spider may yet deal with
         self._done: list[Visit] = []
@@ -112,8 +114,7 @@ class InFlight:
     def start(self, request: Request, taken: Any) -> None:
         """Record that a request was taken."""
         self._visits[request] = visit = Visit(taken)
-        if AGAIN in request.meta:
-            visit.ended = Ended.REPEATED
+        visit.start = request.meta.get(START, b"")
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
                 visit.mark, _ = self._identifier.identify(request)
@@ -205,7 +206,8 @@ class InFlight:
 
     def start_kept(self, request: Request) -> None:
         """Record that a held request was taken."""
-        self._visits[request] = self._kept.pop(request)
+        self._visits[request] = visit = self._kept.pop(request)
+        visit.start = request.meta.get(START, b"")
         self._engine.sent(request)
 
     def pop_done(self) -> list[Visit]:
@@ -278,8 +280,25 @@ class InFlight:
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
-        if mark is not None and mark == origin.mark:  # more often than its history is long
+        if mark is not None and (mark == origin.mark or self._leads_back(request, mark)):
             self._fail(origin, Failure("too many redirects", request.url[:MOST_MESSAGE]))
+            origin.way += (mark,)
+
+    def _leads_back(self, request: Request, mark: bytes) -> bool:
+        """Return whether a dropped redirect leads to a page whose own was dropped for this one.
+
+        Nobody parses any of them. Scrapy follows such a circle until it takes it for endless.
+        """
+        before, to = self._identifier.before(request), self._redirected
+        for each in before:
+            to[each] = mark
+        while len(to) > _MOST_TARGETS:
+            del to[next(iter(to))]
+        passed, at = set[bytes](), mark
+        while at in to and at not in passed:
+            passed.add(at)
+            at = to[at]
+        return not passed.isdisjoint(before)
 
     @property
     def awaits_targets(self) -> bool:
@@ -358,13 +377,12 @@ class InFlight:
         if visit is not None:
             own = b"" if visit.taken is None else visit.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
-            for key in (AGAIN, START):
-                if key in request.meta:
-                    by.meta[key] = request.meta[key]
+            if START in request.meta:
+                by.meta[START] = request.meta[START]
 
     def answered(self, result: Any, request: Request) -> None:
         """Note what the downloader has answered. It has failed unless the spider deals with it."""
-        for key in (ORIGINAL, TRIES, AGAIN, START):
+        for key in (ORIGINAL, TRIES, START):
             request.meta.pop(key, None)
         visit = self._visits.get(request)
         if visit is None:

@@ -36,8 +36,6 @@ class Ended(Enum):
     DONE = "done"
     REDIRECTED = "redirected"
     """It was redirected to a page that was seen."""
-    REPEATED = "repeated"
-    """It comes with each run, and its page is counted already."""
     REPLACED = "replaced"
     """Another request stands for its page, which counts when that one ends."""
 

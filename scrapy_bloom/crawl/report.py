@@ -66,6 +66,7 @@ class Report:
 
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
+        unlisted: why requests have failed that were only in memory, and that no page led to.
         explained: whether other workers had requests when this one came, or it was said at the
             start that nothing is left to fetch: then nothing remains to be explained.
     """
@@ -84,6 +85,7 @@ class Report:
         self._kinds: set[str] = set()  # of failures that have a stat
         self._walls = 0
         self.account: Account | None = None
+        self.unlisted: Counter[str] = Counter()
         self.explained = False
         self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
@@ -223,8 +225,8 @@ class Report:
         if reason == "finished":
             self._warn_if_all_was_seen(checked)
         account = None if self._gave_up else self.account  # else it is not known what is stored
-        if account is not None and (account.pages or checked):
-            text = f"{account}; {self._loss()}."
+        if account is not None and (account.pages or self.unlisted or checked):
+            text = f"{account.with_failed(self.unlisted)}; {self._loss()}."
             self.once(logging.INFO, "Crawl stopped: %s", text)
         elif checked:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"

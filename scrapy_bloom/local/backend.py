@@ -20,7 +20,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.history import AGAIN, TRIES
+from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.report import give_up
@@ -139,8 +139,8 @@ class LocalBackend(Backend):
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
-        is_start = mark is None and not due and self._engine.is_from_start(request)
-        digest = self._starts.digest(request) if is_start else b""
+        is_start = mark is None and self._engine.is_from_start(request)
+        digest = self._starts.digest(request) if is_start and not due else b""
         if digest and self._starts.take(digest):
             return False  # it has waited since an earlier run
         if is_start:
@@ -159,13 +159,27 @@ class LocalBackend(Backend):
     def _note_start(self, request: Request) -> None:
         """Count a start request once, and let it take the place of its like that has failed."""
         with suppress(Exception):  # the project's fingerprinter
-            mark, _ = self._identify(request)
-            is_counted, failed = self._store.starts.add(mark), self._store.failed.take_start(mark)
+            request.meta[START], _ = self._identify(request)
+            self._reopen(request.meta[START])
+            failed = self._store.failed.take_start(request.meta[START])
             before = {} if failed is None else read_fields(failed.body)["meta"]
             if TRIES in before:
                 request.meta[TRIES] = before[TRIES]
-            if AGAIN in before or (is_counted and failed is None):
-                request.meta[AGAIN] = True
+
+    def _reopen(self, start: bytes) -> None:
+        """Let a start request count no more as what it did: it comes again, or ends again."""
+        ended = self._store.starts.get(start)
+        if ended is not None:
+            self._store.starts.set(start, None)
+            self._count(ended, -1)
+
+    def _count(self, ended: str, by: int) -> None:
+        name, _, status = ended.partition(" ")
+        meta = self._store.meta
+        meta[name] = meta.get(name, 0) + by
+        if status:
+            self._statuses[status] += by
+            meta[STATUSES] = json.dumps(+self._statuses)
 
     def __contains__(self, mark: bytes) -> bool:
         return mark in self._store.filter
@@ -203,25 +217,26 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
+    def release(
+        self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
+    ) -> None:
         """Delete the row of a request with the next commit, and count its page."""
-        meta = self._store.meta
         if taken is not None:
             self._store.done(taken.row)
-        if ended in (Ended.DONE, Ended.REDIRECTED):
-            meta[ended.value] = meta.get(ended.value, 0) + 1
-        if status:
-            self._statuses[status] += 1
-            meta[STATUSES] = json.dumps(self._statuses)
+        if ended is Ended.REPLACED:
+            return
+        if start:
+            self._reopen(start)
+            self._store.starts.set(start, f"{ended.value} {status}")
+        self._count(f"{ended.value} {status}", 1)
 
-    def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
+    def fail(
+        self, taken: Taken, failure: Failure, way: Collection[bytes], start: bytes = b""
+    ) -> None:
         """Move the row of a request to the failed list with the next commit."""
-        failed, start = Failed.of(taken.body, failure, time.time()), None
-        with suppress(Exception):  # the project's fingerprinter, or what is in the request
-            request = read_request(failed.body, self._spider)
-            if request.dont_filter and request.meta.get("is_start_request"):
-                start, _ = self._identify(request)
-        self._store.fail(taken.row, failed, start)
+        if start:
+            self._reopen(start)
+        self._store.fail(taken.row, Failed.of(taken.body, failure, time.time()), start or None)
         if way:
             self._store.filter.forget_many(way)
 
@@ -354,7 +369,7 @@ class LocalBackend(Backend):
             waiting=len(self._store) - in_flight,
             in_flight=in_flight,
             reasons=failed.reasons,
-            statuses=self._statuses,
+            statuses=+self._statuses,
         )
 
     def info(self) -> FilterInfo:

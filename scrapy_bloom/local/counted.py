@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from scrapy_bloom import file
 
 
 class Counted:
-    """Their marks, in a table of its own.
+    """As what those that have ended count, by their marks, in a table of its own.
 
     Changes are collected in memory; :meth:`write` writes them.
 
@@ -18,21 +18,23 @@ class Counted:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._new: dict[bytes, None] = {}
+        self._new: dict[bytes, str | None] = {}
 
-    def __contains__(self, mark: bytes) -> bool:
-        """Return whether a request was counted."""
+    def __iter__(self) -> Iterator[tuple[bytes, str]]:
+        """Yield what is in the file."""
+        return file.rows(self._database, "starts")
+
+    def get(self, mark: bytes) -> str | None:
+        """Return as what a request counts; None if it has not ended since it came last."""
         if mark in self._new:
-            return True
-        asked = "SELECT 1 FROM starts WHERE mark = ?"
-        return self._database.execute(asked, (mark,)).fetchone() is not None
+            return self._new[mark]
+        asked = "SELECT ended FROM starts WHERE mark = ?"
+        found = self._database.execute(asked, (mark,)).fetchone()
+        return None if found is None else str(found[0])
 
-    def add(self, mark: bytes) -> bool:
-        """Count a request; return whether it was counted before."""
-        if mark in self:
-            return True
-        self._new[mark] = None
-        return False
+    def set(self, mark: bytes, ended: str | None) -> None:
+        """Note as what a request counts; None if it comes again."""
+        self._new[mark] = ended
 
     @property
     def changed(self) -> bool:
@@ -44,8 +46,11 @@ class Counted:
 
         :returns: what to call once it is committed.
         """
-        new = [*self._new]
-        file.put(self._database, "starts", ((mark,) for mark in new))
+        new = {**self._new}
+        gone = ((mark,) for mark, ended in new.items() if ended is None)
+        self._database.executemany("DELETE FROM starts WHERE mark = ?", gone)
+        ended = ((mark, ended) for mark, ended in new.items() if ended is not None)
+        file.put(self._database, "starts", ended)
 
         def keep() -> None:
             for mark in new:

@@ -185,7 +185,6 @@ class RedisBackend(Backend):
                 if isinstance(error, Refused):
                     warn_of_refused(self._report, error)
                 continue
-            taken.origin = request.meta.get(START, b"")
             if taken.slot or not (until := self._turns.held_until(request)):
                 self._turns.begin(request, taken)
                 ready = request, taken
@@ -198,12 +197,15 @@ class RedisBackend(Backend):
             self._urge()
         return ready
 
-    def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
+    def release(
+        self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
+    ) -> None:
         """Report with the next call that a request is done."""
-        origin = b"" if taken is None else taken.origin
-        self._queue.end(taken, Ending(ended, status, origin))
+        self._queue.end(taken, Ending(ended, status, start))
 
-    def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
+    def fail(
+        self, taken: Taken, failure: Failure, way: Collection[bytes], start: bytes = b""
+    ) -> None:
         """Report with the next call that a request has failed."""
         read, name = self._reading.fields, self._queue.shared.name
         failed = Failed.of(taken.body, failure, time.time(), name, read=read)
@@ -216,7 +218,7 @@ class RedisBackend(Backend):
                 if not request.dont_filter:
                     original.fingerprint, _ = self._identifier.identify(request)
         listed = failed._replace(body=original.member)
-        self._queue.fail(taken, Lost(taken.id, taken.origin, listed, (*way,)))
+        self._queue.fail(taken, Lost(taken.id, start, listed, (*way,)))
 
     def account(self) -> Account:
         counts, here = self._queue.counts, self._queue.taken

@@ -104,12 +104,12 @@ class Ending(NamedTuple):
     Attributes:
         ended: as what they count.
         status: to be counted, too; empty for none.
-        origin: see :class:`Taken`.
+        start: identifies the start request that it stands for, if one that is not filtered.
     """
 
     ended: Ended = Ended.DONE
     status: str = ""
-    origin: bytes = b""
+    start: bytes = b""
 
 
 DONE: Final = Ending()
@@ -120,20 +120,20 @@ class Lost(NamedTuple):
 
     Attributes:
         id: of what was taken.
-        origin: see :class:`Taken`.
+        start: identifies the start request that it stands for, if one that is not filtered.
         failed: what is listed. Its body is the member to put back.
         way: marks of where redirects led, to be forgotten.
     """
 
     id: bytes
-    origin: bytes
+    start: bytes
     failed: Failed
     way: tuple[bytes, ...] = ()
 
     def packed(self) -> bytes:
         """Return it as the scripts read it."""
         kind, row = self.failed.kind.encode()[:_MOST_KIND], self.failed.pack()
-        head = _LOST.pack(self.id, len(self.origin)) + self.origin
+        head = _LOST.pack(self.id, len(self.start)) + self.start
         given_up = bytes([self.failed.given_up])
         return head + given_up + _LENGTH.pack(len(kind)) + kind + _BODY.pack(len(row)) + row
 
@@ -558,11 +558,11 @@ class SharedKey:
 
 def _group(ending: Ending, ids: list[bytes]) -> bytes:
     """Return pages that have ended in one way as the scripts read them."""
-    status, origin, joined = ending.status.encode()[:_MOST_KIND], ending.origin, b"".join(ids)
+    status, start, joined = ending.status.encode()[:_MOST_KIND], ending.start, b"".join(ids)
     return b"".join(
         (
             *(_ENDINGS.get(ending.ended, b"n"), _LENGTH.pack(len(status)), status),
-            *(bytes([len(origin)]), origin, _LENGTH.pack(ids.count(b""))),
+            *(bytes([len(start)]), start, _LENGTH.pack(ids.count(b""))),
             *(_BODY.pack(len(joined)), joined),
         )
     )

@@ -74,7 +74,6 @@ class Taken:
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
-        origin: 16 bytes that identify the start request of which it was made; else empty.
     """
 
     id: bytes
@@ -87,7 +86,6 @@ class Taken:
     delay: float = 0.0
     jitter: float = 0.0
     listed: bool = False
-    origin: bytes = b""
 
     @classmethod
     def read(cls, value: bytes, now: int) -> Taken:

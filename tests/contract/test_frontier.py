@@ -101,11 +101,11 @@ class Shelf(Backend):
         self.taken[request.url] = request
         return request, SimpleNamespace(url=request.url, body=b"")
 
-    def release(self, taken, ended, status=""):  # noqa: ARG002
+    def release(self, taken, ended, status="", start=b""):  # noqa: ARG002
         if taken is not None:  # else it was only in memory
             self.released.append(taken.url)
 
-    def fail(self, taken, failure, way):
+    def fail(self, taken, failure, way, start=b""):
         pass
 
     def give_up(self, error):  # noqa: ARG002

@@ -2,8 +2,10 @@
 
 import sqlite3
 import threading
+import time
 from types import SimpleNamespace
 
+import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from scrapy.pqueues import ScrapyPriorityQueue
@@ -14,6 +16,7 @@ from support.internals import database_of
 
 from scrapy_bloom.crawl.backend import Crawl
 from scrapy_bloom.crawl.identity import Identifier
+from scrapy_bloom.crawl.outcomes import Failure
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local import log
@@ -27,7 +30,7 @@ from scrapy_bloom.settings import Settings
 
 
 class Engine(SimpleNamespace):
-    woken = 0
+    woken, has_started = 0, True
 
     def wake(self):
         self.woken += 1
@@ -178,3 +181,60 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
         assert backend.due < float("inf")
         assert await backend.exchange(busy=False, held=False)
     assert await backend.close()
+
+
+# A site that fails for good
+
+HOUR = 3600
+
+
+async def fail_all(job, pages, *, new=False):
+    """Make a run in which each page fails that is fetched; return how many these were.
+
+    :param new: whether the pages are not there yet.
+    """
+    backend, _ = await opened_in(job)
+    for number in range(pages if new else 0):
+        backend.offer(Request(f"http://a.test/{number}"), 0.0, b"%020d" % number, None)
+    fetched = 0
+    while (found := backend.take()) is not None:
+        backend.fail(found[1], Failure("503"), ())
+        fetched += 1
+        if fetched % 500 == 0:
+            assert await backend.exchange(busy=True, held=False)
+            assert backend.account().pages == pages
+    assert backend.over
+    assert await backend.close()
+    assert backend.account()[:5] == (0, 0, pages, 0, 0)
+    return fetched
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day, which a test sets."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+@ensureDeferred
+async def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_the_file_does_not_grow(
+    job, clock
+):
+    pages, sizes = 10_000, []
+    for run, fetched in enumerate((pages, pages, pages, 0, 0)):
+        assert await fail_all(job, pages, new=run == 0) == fetched
+        sizes.append((job / "bloom.sqlite").stat().st_size)
+        clock[0] += 2 * HOUR
+    assert max(sizes[1:]) < 1.05 * sizes[0]
+
+
+@ensureDeferred
+async def test_restarts_within_a_minute_count_as_one_run_that_has_failed(job, clock):
+    pages = 20
+    for restart in range(20):
+        assert await fail_all(job, pages, new=restart == 0) == pages
+        clock[0] += 3
+    for fetched in (pages, pages, 0):
+        clock[0] += 2 * HOUR
+        assert await fail_all(job, pages) == fetched

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from scrapy import Request
 from support.internals import clock_of_redis, stop_beating
+from support.jobs import stored
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, account, left, mark_of
+from support.queues import Crawler, account, exchange, left, mark_of
 from support.redis_plan import name_of
 
-from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended
-from scrapy_bloom.redis.key import Call, Ending
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Failure
+from scrapy_bloom.redis.key import Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
@@ -348,27 +353,66 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         assert worker.take(9) == ["a"]
 
 
+# A site that fails for good
+
+
+def run_and_fail(server, key, now, *, new=0):
+    """Make a run in which each page fails that is fetched; return how many, and what is stored.
+
+    :param now: the worker's time of day.
+    :param new: how many pages there are that were not there yet.
+    """
+    fetched, over = 0, False
+    with Crawler(server.url, key) as worker:
+        queue = worker.queue
+        for number in range(new):
+            body = stored(Request(f"http://a.test/{number}"))
+            queue.offer(Entry("f", mark_of(number), body, source=number))
+        while not over:
+            for taken in exchange(queue, 50, look=True, default=worker.default).taken:
+                failed = Failed.of(taken.body, Failure("503"), now)
+                member = replace(taken, body=failed.body).member
+                queue.fail(taken, Lost(taken.id, b"", failed._replace(body=member), ()))
+                fetched += 1
+            over = queue.is_over()
+    client = server.client()
+    return fetched, sum(client.memory_usage(name, 0) for name in client.keys(f"{key}*"))
+
+
+def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_nothing_grows(server, key):
+    pages, sizes, now = 3_000, [], time.time()
+    for run, fetched in enumerate((pages, pages, pages, 0, 0)):
+        some, size = run_and_fail(server, key, now + 2 * HOUR * run, new=0 if run else pages)
+        assert some == fetched
+        assert account(server, key)[:5] == (0, 0, pages, 0, 0)
+        sizes.append(size)
+    assert max(sizes[1:]) < 1.1 * sizes[0]
+
+
+def test_restarts_within_a_minute_count_as_one_run_that_has_failed(server, key):
+    now = time.time()
+    for restart in range(20):
+        assert run_and_fail(server, key, now + 3 * restart, new=0 if restart else 5)[0] == 5
+    for hours, fetched in ((2, 5), (4, 5), (6, 0)):
+        assert run_and_fail(server, key, now + HOUR * hours)[0] == fetched
+
+
 # Start requests, which each run and each worker may send
 
 
 def start(worker, *names):
     """Offer unfiltered start requests, each known by its name, as a run of start() does."""
     for name in names:
-        entry = Entry("p", None, name.encode(), source=name, start=name.encode().ljust(16, b"."))
-        worker.queue.offer(entry)
+        worker.queue.offer(Entry("p", None, name.encode(), source=name, start=start_of(name)))
     worker.say()
 
 
-def take_starts(worker):
-    names = worker.take(9)
-    for name in names:
-        worker.have[name].origin = name.encode().ljust(16, b".")
-    return names
+def start_of(name):
+    return name.encode().ljust(16, b".")
 
 
 def end(worker, name, ended=Ended.DONE, status=""):
-    taken = worker.have.pop(name)
-    worker.queue.end(taken, Ending(ended, status, taken.origin))
+    worker.queue.end(worker.have.pop(name), Ending(ended, status, start_of(name)))
     worker.say()
 
 
@@ -377,7 +421,7 @@ def test_a_start_request_that_comes_with_each_run_is_one_page(server, join, key)
         worker = join()
         start(worker, "s", "t")
         assert account(server, key).pages == 2
-        take_starts(worker)
+        worker.take(9)
         end(worker, "s", status=status)
         end(worker, "t", Ended.REDIRECTED)
         told = account(server, key)
@@ -391,17 +435,16 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, k
         start(worker, "s")
     for worker, failed in zip(workers, (True, True, False), strict=True):
         worker.exchange(1)
-        worker.have["s"].origin = b"s".ljust(16, b".")
         if failed:
-            worker.fail("s")
+            worker.fail("s", start=start_of("s"))
             worker.say()
             assert account(server, key).failed == 1
         else:
             end(worker, "s")
     assert account(server, key)[:5] == (1, 0, 0, 0, 0)
     start(workers[0], "s")
-    take_starts(workers[0])
-    workers[0].fail("s")
+    workers[0].take(9)
+    workers[0].fail("s", start=start_of("s"))
     workers[0].say()
     assert account(server, key)[:5] == (0, 0, 1, 0, 0)
 
@@ -412,11 +455,11 @@ def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_o
     """With what it has behind it: its failures count on."""
     with Crawler(server.url, key) as worker:
         start(worker, "s")
-        take_starts(worker)
+        worker.take(9)
         taken = worker.have["s"]
         taken.body = b"s, which has failed"
         worker.have["s"] = taken
-        worker.fail("s", tries=MOST_TRIES)
+        worker.fail("s", tries=MOST_TRIES, start=start_of("s"))
         worker.say()
     worker = join()
     start(worker, "s")

@@ -1,5 +1,6 @@
 """What becomes of pages when the site or the project's code fails: each is accounted for."""
 
+import asyncio
 import re
 import time
 from collections import Counter
@@ -409,3 +410,81 @@ async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
         assert account()["waiting"] == 0
     assert len(crawler.spider.parsed) == 2
     assert site.hits["/"] == 4
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account):
+    failed = {"done": 0, "failed": 1, "503": 1}
+    with Pages({}) as site:
+        for answer in ([], 503, 503, 404, "/seen", []):
+            site.pages = {"/": answer, "/seen": []}
+            await crawl(Parsing, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
+            said = failed if answer == 503 else {"done": 1}
+            assert account() == said | {"waiting": 0}
+
+
+class HeldStart(Parsing):
+    """Begins with a request that cannot be stored."""
+
+    async def start(self):
+        yield Request(self.url, lambda response: self.parsed.append(response.url), dont_filter=True)
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_start_request_in_memory_that_fails_is_counted_and_fetched_again(place, account):
+    down = True
+    with Pages({"/": lambda *_: 503 if down else []}) as site:
+        settings = {**place, "RETRY_ENABLED": False}
+        await crawl(HeldStart, settings, url=site.url + "/")
+        assert account() == {"done": 0, "failed": 1, "waiting": 0, "503": 1}
+        down = False
+        crawler = await crawl(HeldStart, settings, url=site.url + "/")
+    assert crawler.spider.parsed == [site.url + "/"]
+    assert account() == {"done": 1, "waiting": 0}
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_the_next_run(
+    place, account
+):
+    """Each was marked when the other redirected to it, so neither is ever parsed."""
+    circle = True
+    pages = {"/": ["/one", "/two", "/three"]}
+    for page, to in (("/one", "/two"), ("/two", "/three"), ("/three", "/one")):
+        pages[page] = lambda *_, to=to: to if circle else []
+    with Pages(pages) as site:
+        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+        said = {"done": 1, "redirected": 2, "failed": 1, "waiting": 0, "too many redirects": 1}
+        assert account() == said
+        circle = False
+        crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
+    assert len(crawler.spider.parsed) == 3
+
+
+class Cancelled:
+    """A pipeline that is cancelled for some items."""
+
+    def __init__(self, crawler):
+        self.crawler = crawler
+
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+    async def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's
+        if self.crawler.settings["BUG"] and item["url"].endswith("/item"):
+            raise asyncio.CancelledError
+        return item
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_page_has_failed_whose_pipeline_is_cancelled(place, account):
+    settings = {**place, "ITEM_PIPELINES": {Cancelled: 1}}
+    with Pages(fan("item", "fine")) as site:
+        await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")
+        said = account()
+        assert (said["done"], said["failed"]) == (2, 1)
+        await crawl(Parsing, settings, url=site.url + "/")
+    assert account() == {"done": 3, "waiting": 0}

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from support.processes import Run, environment
-from support.simulation.sets import CONTROLS, SHARED
+from support.simulation.sets import CONTROLS, LOCAL, LOCAL_CONTROLS, SHARED
 
 HISTORIES = int(os.environ.get("HISTORIES", "6"))
 """Of each set; `make kills` asks for many."""
@@ -18,26 +18,39 @@ AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0"
 
 def simulate(folder, server, *arguments):
     """Run histories; return the exit code, and what was printed."""
-    run = Run(folder, ["support.simulation", server.url, *arguments], environment())
+    run = Run(folder, ["support.simulation", server, *arguments], environment())
     code = run.end()
     return code, run.output + run.log
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_no_page_is_lost_in_any_history(server, tmp_path, name):
-    code, said = simulate(tmp_path, server, name, 0, HISTORIES)
+    code, said = simulate(tmp_path, server.url, name, 0, HISTORIES)
     assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_controls_lose(server, tmp_path, name):
-    code, said = simulate(tmp_path, server, name, 0, 4)
+    code, said = simulate(tmp_path, server.url, name, 0, 4)
     assert code == 1, said
     assert "lost [" in said, said  # and did not fail otherwise
 
 
+@pytest.mark.parametrize("name", LOCAL)
+def test_no_page_of_a_job_is_lost_in_any_history(tmp_path, name):
+    code, said = simulate(tmp_path, "-", name, 0, HISTORIES // 2)
+    assert code == 0, f"{said}To see one: {AGAIN} '{name}' SEED"
+
+
+@pytest.mark.parametrize("name", LOCAL_CONTROLS)
+def test_controls_of_a_job_lose(tmp_path, name):
+    code, said = simulate(tmp_path, "-", name, 0, 2)
+    assert code == 1, said
+    assert "lost [" in said, said
+
+
 def test_a_seed_is_one_history(server, tmp_path):
-    code, first = simulate(tmp_path, server, "everything", 2)
+    code, first = simulate(tmp_path, server.url, "everything", 2)
     assert code == 0, first
     assert "finished" in first
-    assert simulate(tmp_path, server, "everything", 2) == (code, first)
+    assert simulate(tmp_path, server.url, "everything", 2) == (code, first)

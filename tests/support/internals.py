@@ -12,7 +12,10 @@ from redis import Redis
 from scrapy_bloom import fingerprinter
 from scrapy_bloom.crawl.scrapy import loop
 from scrapy_bloom.local import backend, log
+from scrapy_bloom.local.store import Store
 from scrapy_bloom.redis import worker
+
+_COMMIT = Store._commit
 
 
 def repeat_the_self_check():
@@ -124,16 +127,31 @@ def be_simulated(thread):
 
 
 def state_of(crawler):
-    """Return what the frontier of a crawl in Redis waits for, as far as that helps to find out."""
+    """Return what the frontier of a crawl waits for, as far as that helps to find out."""
     slot, frontier_ = crawler.engine._slot, scheduler_of(crawler)._frontier
-    queue = frontier_._backend._queue
-    return {
+    known = {
         "in progress": [request.url for request in slot.inprogress],
         "in flight": [request.url for request in frontier_._in_flight._visits],
-        "in hand": len(frontier_._backend._turns),
         "in memory": len(frontier_._memory),
-        "to be said": queue.has_work,
-        "lease": queue.has_lease,
-        "counts": queue.counts,
+        "waiting": len(frontier_),
         "finished": frontier_._backend.over,
     }
+    if frontier_._backend.shared:
+        queue = frontier_._backend._queue
+        known |= {
+            "in hand": len(frontier_._backend._turns),
+            "to be said": queue.has_work,
+            "lease": queue.has_lease,
+            "counts": queue.counts,
+        }
+    return known
+
+
+def after_each_commit(do):
+    """Call a function, and none that was given before, after each commit of a store, with that."""
+
+    def committed(store, **options):
+        _COMMIT(store, **options)
+        do(store)
+
+    Store._commit = committed

@@ -82,12 +82,12 @@ class Crawler:
             self.queue.end(taken)
         self.have = {}
 
-    def fail(self, *names, kind="503", tries=1, way=()):
+    def fail(self, *names, kind="503", tries=1, way=(), start=b""):
         """Say that these have failed."""
         for name in names:
             taken = self.have.pop(name)
             failed = Failed(kind, "", time.time(), tries, self.queue.shared.name, taken.member)
-            self.queue.fail(taken, Lost(taken.id, taken.origin, failed, way))
+            self.queue.fail(taken, Lost(taken.id, start, failed, way))
 
     def drain(self):
         """Take and finish everything; return the names, in order."""

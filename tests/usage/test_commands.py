@@ -298,12 +298,13 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
 
 
 @pytest.mark.usefixtures("job")
-def test_what_has_failed_waits_in_a_copy(bloom, server):
+def test_what_has_failed_is_on_the_list_of_a_copy(bloom, server):
     """Its page is marked: without its request it would never be fetched."""
     failing("kept", server)
     for copied in ("copied", f"{server.url}#{next(keys)}"):
         assert bloom(f"copy kept {copied}")[0] == 0
-        assert bloom(f"queue {copied}")[1][0] == "20 requests to be fetched, 0 of them in flight"
+        assert told(bloom, copied)["account"]["failed"] == 20
+        assert bloom(f"queue {copied} --retry")[1] == ["20 requests put back"]
 
 
 def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):

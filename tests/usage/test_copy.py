@@ -6,7 +6,10 @@ import os
 import pickle
 import shutil
 import struct
+import time
 import tracemalloc
+from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,12 +25,17 @@ from support.contract import fingerprints, share_of
 from support.filters import contents, everything_in
 from support.jobs import SPIDER, kept_job, lifo, open_job, stored, stored_job
 from support.processes import run_line
+from support.queues import Crawler
 from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalFingerprinter
 from scrapy_bloom.commands import copy_from, runner
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.scrapys import read_queue, stored_requests, why_unclean
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import Worker
 
 URLS = [f"http://example.com/{number}" for number in range(20)]
 
@@ -354,6 +362,44 @@ def test_a_crawl_is_copied_with_its_requests_and_its_marks(tmp_path, bloom, serv
         state = pickle.loads((tmp_path / "new" / "spider.state").read_bytes())
         assert state == ({"page": 7} if name.startswith("a job of Scrapy's") else {})
         job.abandon()
+
+
+@pytest.mark.parametrize("goes_to", ["job", "redis"])
+def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, server, goes_to):
+    job = open_job(tmp_path / "job", requests=True)
+    store, failures = job.store, {URLS[1]: ("503", 1), URLS[2]: ("ValueError in parse", 3)}
+    for url in URLS[:4]:
+        row = store.push(store.queue("0", None), body := stored(Request(url, priority=7)))
+        store.filter.add(mark := fingerprinter().fingerprint(Request(url)))
+        if url in failures:
+            kind, tries = failures[url]
+            store.fail(row, Failed(kind, "why", time.time(), tries, "", body), mark)
+    store.meta |= {"done": 5, "redirected": 2, "statuses": json.dumps({"404": 3})}
+    store.starts.set(b"a start request", "done 404")
+    assert job.close()
+    target = tmp_path / "new" if goes_to == "job" else f"{server.url}#{next(keys)}"
+    code, (line,), errors = bloom(f"copy {tmp_path / 'job'} {target} --spider {SPIDER}")
+    assert (code, errors) == (0, [])
+    assert line.endswith("4 pages and 4 requests copied")
+    assert told(bloom, target)["account"] == told(bloom, tmp_path / "job")["account"]
+    (rows,) = (json.loads("".join(bloom(f"queue {target} --failed --json")[1]))["failed"],)
+    assert {row["url"]: (row["reason"], row["tries"]) for row in rows} == failures
+    assert {row["message"] for row in rows} == {"why"}
+    assert {row["priority"] for row in rows} == ({0} if goes_to == "job" else {7})
+    if goes_to == "redis":
+        assert not any(server.client().ttl(name) > 0 for name in everything_in(server))
+        key = target.rpartition("#")[2]
+        with closing(Worker(Server(server.url), 10.0)) as worker:
+            plan = Reader(worker, key).existing().plan
+        with Crawler(server.url, key, **asdict(plan)) as worker:
+            worker.exchange(through=True)  # the other one is given up
+            assert (worker.queue.counts.waiting, worker.queue.counts.failed) == (3, 1)
+        return
+    job = open_job(target, requests=True)
+    assert job.store.failed.left == 1  # the other one is given up
+    assert job.store.failed.take_start(fingerprinter().fingerprint(Request(URLS[1]))) is not None
+    assert job.store.starts.get(b"a start request") == "done 404"
+    job.abandon()
 
 
 def told(bloom, target):

@@ -114,7 +114,7 @@ def test_a_job_says_where_each_page_is(bloom):
         store.fail(row, listed(stored(request(path)), kind, message, tries))
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
-    store.starts.add(mark_of(request("start")))
+    store.starts.set(mark_of(request("start")), "done")
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [

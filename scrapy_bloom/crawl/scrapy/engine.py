@@ -7,7 +7,7 @@ this, and checks them when it is created.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -256,9 +256,20 @@ class Engine:
         def watched_process(output: Any, response: Any) -> Any:
             by = self._request_of(response)
             self._note_output(output, by)
-            if not (output is None or isinstance(output, Request)):
-                watcher.made_item(by)
-            return process(output, response)
+            if output is None or isinstance(output, Request):
+                return process(output, response)
+            watcher.made_item(by)
+            processing = process(output, response)
+            watched = watched_item(processing, by)
+            is_old = isinstance(processing, Deferred)  # before Scrapy 2.14
+            return Deferred.fromCoroutine(watched) if is_old else watched
+
+        async def watched_item(processing: Awaitable[Any], by: Request | None) -> None:
+            try:
+                await processing
+            except CancelledError as error:  # Scrapy sends no signal
+                watcher.item_failed(Failure(error), by)  # type: ignore[no-untyped-call]
+                raise
 
         def item_failed(failure: Failure, response: Any) -> None:
             watcher.item_failed(failure, self._request_of(response))

@@ -1,4 +1,4 @@
-"""Whole crawls in virtual time: real engines, the real package, its real scripts on a real Redis.
+"""Whole crawls in virtual time: real engines, the real package, a real Redis or job directory.
 
 All workers of a crawl run in one thread, each with an event loop and a clock of its own; what the
 package does in threads are events. Time passes when nothing is left to do before, so hours take

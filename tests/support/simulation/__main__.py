@@ -1,7 +1,7 @@
 """Runs histories: ``python -m support.simulation SERVER SET FIRST [END]``.
 
-SERVER is the URL of a Redis server that nobody else uses. Each history that went wrong is a line of
-what is printed; of a single one all that has happened is.
+SERVER is the URL of a Redis server that nobody else uses; a job directory needs none. Each history
+that went wrong is a line of what is printed; of a single one all that has happened is.
 """
 
 import gc
@@ -35,7 +35,7 @@ def went_wrong(server, name, seed, *, show):
     with ExitStack() as stack:
         for each in options.pop("patches", ()):
             stack.enter_context(mock.patch.object(*each))
-        world = SharedWorld(server, seed, **options)
+        world = options.pop("world", SharedWorld)(server, seed, **options)
         lost = world.run()
     if show:
         print_all(world)

@@ -10,7 +10,7 @@ Done is what was parsed, is marked and has no request any more. A page has sever
 which is its own; the others redirect to it, and count for it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from scrapy import Request
 
@@ -64,13 +64,31 @@ class Account:
             return
         states = self.states(store)
         self._world.note("account", Counter(states.values()))
+        covered = self.covered(store, requests)
         for parent, links in site.links.items():
             for link in links if states[parent] == "done" else ():
                 if states[link.page] == "unknown" and not site.parsed[link.page]:
                     states[link.page] = "lost"
-        if lost := [page for page in missing if states[page] == "lost"]:
+        if lost := [page for page in missing if states[page] == "lost" and page not in covered]:
             self._world.wrong.append(f"neither done nor stored: {lost}")
             self._world.account = None  # once is enough
+
+    def covered(self, store, requests):
+        """Return the pages with requests, and those to which they lead again.
+
+        A request that cannot be stored is not marked, but the page that yields it has a request.
+        """
+        site, held = self._world.site, defaultdict(set)
+        links = [(by, link) for by in site.pages for link in site.links[by] if link.unstorable]
+        marks = [self._mark(site.url(link.kind, link.page)) for _, link in links]
+        for (by, link), is_marked in zip(links, self.marked(store, marks), strict=True):
+            if not is_marked:
+                held[by].add(link.page)
+        covered = {*requests}
+        for page in (stack := [*covered]):
+            stack += held[page] - covered
+            covered |= held[page]
+        return covered
 
     def _marked_pages(self, store, pages):
         """Return those pages of which any URL is marked."""

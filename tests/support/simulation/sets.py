@@ -7,8 +7,11 @@ would not see that a guard is missing.
 from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.scrapy.engine import Engine
+from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.redis.starting_over import Starts
+from support.simulation.local import LocalWorld
 
 ALL = {
     "wrong": 0.05,
@@ -87,6 +90,32 @@ SHARED = {
     },
 }
 
+_JOB = {"world": LocalWorld, "settings": {"RETRY_TIMES": 1}}
+_FAILING = {**ALL, "blocks": 0, "bugs": 0.1, "dead": 0.05}
+LOCAL = {
+    name: {**_JOB, **options}
+    for name, options in {
+        "a job that is killed": {"faults": {"kill": 2, "stop": 1}, "features": _FAILING},
+        "a job in outages": {
+            "faults": {"outage": 2, "kill": 1, "stop": 1},
+            "features": _FAILING,
+        },
+        "a job with unstorable requests": {
+            "faults": {"kill": 2, "stop": 1, "outage": 1},
+            "features": {"unstorable": 0.4, "redirects": 0.2, "wrong": 0.1, "bugs": 0.1},
+        },
+        "a job with forgotten pages": {
+            "faults": {"kill": 2, "stop": 1, "outage": 1},
+            "features": {"wrong": 0.4, "redirects": 0.4, "dead": 0.05},
+        },
+        "a job whose hosts are left alone": {
+            "faults": {"kill": 1, "stop": 1},
+            "features": {"busy": 0.15, "fails": 0.2, "waits": 0.2},
+            "delay": 0.3,
+        },
+    }.items()
+}
+
 _LOST = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
 _VANISHED = """  if some then start_over() end
   walk()
@@ -121,4 +150,18 @@ CONTROLS = {
         "patches": [(Engine, "has", lambda *_: False)],
     },
 }
-SETS = SHARED | CONTROLS
+LOCAL_CONTROLS = {
+    "a job whose failed pages are done": {
+        **LOCAL["a job in outages"],
+        "patches": [(LocalBackend, "fail", lambda job, taken, *_: job.release(taken, Ended.DONE))],
+    },
+    "a job whose pages are done once they are sent": {
+        **LOCAL["a job that is killed"],
+        "patches": [(Engine, "has", lambda *_: False)],
+    },
+    "a job whose requests in memory stay marked": {
+        **LOCAL["a job with unstorable requests"],
+        "patches": [(LocalBackend, "withhold", lambda *_, **__: None)],
+    },
+}
+SETS = SHARED | LOCAL | CONTROLS | LOCAL_CONTROLS

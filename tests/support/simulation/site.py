@@ -1,8 +1,9 @@
 """A site that exists in a simulation only, and the spider that crawls it.
 
 Page 0 leads to all others. A link may lead over redirects, wait, be fetched again after a time, or
-have a callback that cannot be stored; a page may fail, be slow, be wrong for a while (its callback
-forgets it, and asks for it again), or have a callback that blocks.
+have a callback that cannot be stored; a page may fail, also for good, be slow, be wrong for a while
+(its callback forgets it, and asks for it again), or have a callback that fails or blocks. The site
+may be away for a while.
 """
 
 import asyncio
@@ -18,6 +19,10 @@ from support.simulation.clock import TIME
 
 KINDS = "page", "redirect", "twice", "itself"
 """First parts of a path: the page, what redirects to it, to that, and once to its own URL."""
+
+
+class BugError(Exception):
+    """What a callback raises."""
 
 
 class Link:
@@ -43,6 +48,8 @@ class Site:
         links: of each page.
         parsed: how often each page's callback has come to its end.
         early: pages that were fetched before the time they were to wait for.
+        away_until: when it answers again.
+        begun: how often a request was served that no retry or redirect has made.
     """
 
     def __init__(self, world, pages, hosts, features, answers):
@@ -53,14 +60,15 @@ class Site:
         self.seeds = [0, 1][: chance.choice((1, 2))]
         self.links = defaultdict(list)
         self.parsed = Counter()
-        self.early = []
+        self.early, self.away_until, self.begun = [], 0.0, 0
         self._not_before = []
         for page in self.pages[1:]:
             self._link(chance.randrange(max(0, page - 30), page), page)
             for _ in range(chance.choice((0, 0, 1, 2))):
                 self._link(chance.randrange(pages), page)
         self._wrong = self._some("wrong", (1, 1, 2))
-        self._fails = self._some("fails", (1, 2))
+        self._fails = self._some("fails", (1, 2)) + self._some("dead", (1_000_000,))
+        self._bugs = self._some("bugs", (1, 1, 3))
         self._slow = self._some("slow", (10, 50))
         self._blocks = self._some("blocks", (3, 12, 40))
         self._left_alone = Counter()  # hosts, each until when
@@ -117,6 +125,9 @@ class Site:
             act(self._blocks[page])
         for link in self.links[page]:
             yield self._request(spider, link)
+        if self._bugs[page] > 0:
+            self._bugs[page] -= 1
+            raise BugError
         self.parsed[page] += 1
         self._world.note("parsed", self._world.running.name, page)
         yield {"page": page}
@@ -145,6 +156,7 @@ class Site:
         asked = request.meta.get("asked")
         if asked is not None and TIME.now < self._not_before[asked] - 0.01:
             self.early.append(request.url)
+        self.begun += not {"retry_times", "redirect_times"}.intersection(request.meta)
         chance = self._chance
         self._world.note("served", self._world.running.name, request.url)
         await asyncio.sleep(chance.choice(self._answers) + is_page * self._slow[page])
@@ -156,8 +168,9 @@ class Site:
             return TextResponse(
                 request.url, status=chance.choice((429, 503)), headers=headers, request=request
             )
-        if is_page and self._fails[page] > 0:
-            self._fails[page] -= 1
+        is_away = self._world.faulty and TIME.now < self.away_until
+        if is_away or (is_page and self._fails[page] > 0):
+            self._fails[page] -= not is_away
             if chance.random() < 0.5:
                 return TextResponse(request.url, status=500, request=request)
             raise DownloadTimeoutError

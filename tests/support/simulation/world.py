@@ -8,10 +8,12 @@ import random
 import secrets
 from math import inf
 
+from scrapy.exceptions import DownloadTimeoutError
+
 from support.internals import be_simulated
 from support.simulation.clock import TIME, Clock
 from support.simulation.process import Process, Thread
-from support.simulation.site import Handler, Site, SiteSpider
+from support.simulation.site import BugError, Handler, Site, SiteSpider
 
 _PATIENCE = 2_000.0
 """Seconds in which a crawl must end once nothing happens to it any more."""
@@ -76,6 +78,9 @@ class World:
     """
 
     settings = SETTINGS
+    process = Process
+    most = 6
+    """Processes at one time."""
 
     def __init__(
         self,
@@ -128,16 +133,16 @@ class World:
     def spawn(self):
         """Start one more process."""
         spider = type("Spider", (SiteSpider,), {"site": self.site})
-        process = Process(self, f"W{next(self._names)}", spider, self.settings)
+        process = self.process(self, f"W{next(self._names)}", spider, self.settings)
         self.note("started", process.name)
         self.processes.append(process)
         return process
 
-    def spawn_later(self, seconds, most=6):
+    def spawn_later(self, seconds):
         """Start one in a while, unless there are enough."""
 
         def start():
-            if len(self.alive) < most:
+            if len(self.alive) < self.most:
                 self.spawn()
 
         self.after(seconds, start)
@@ -203,7 +208,7 @@ class World:
     # The run
 
     def run(self):
-        """Crawl; return the pages that were lost."""
+        """Crawl; return the pages that are neither parsed nor stored as failed."""
         handler = _Log(self)
         logging.getLogger().addHandler(handler)
         gc.disable()
@@ -216,6 +221,10 @@ class World:
             for process in self.processes:
                 process.close()
         self.check_end()
+        return self.lost
+
+    @property
+    def lost(self):
         return self.site.lost
 
     def _step(self):
@@ -223,7 +232,7 @@ class World:
         if not (self.faulty or self.alive):
             # One that was stopped after that may have left something.
             last = max(self.processes, key=lambda each: each.ended or -1)
-            if (last.ended or -1) >= self._calm and last.reason == "finished":
+            if self.is_over(last):
                 return False
             self.spawn()
         due = [(process.next_time, process) for process in self.alive]
@@ -239,6 +248,13 @@ class World:
         else:
             self.chance.choice(now).step()
         return True
+
+    def is_over(self, last):
+        """Return whether nothing is left to do for another process than the last that has ended.
+
+        One that was frozen, and stopped after the others had finished, may have left something.
+        """
+        return (last.ended or -1) >= self._calm and last.reason == "finished"
 
     def also_ends(self, process):  # noqa: ARG002
         """Return other reasons for which a process may have ended."""
@@ -264,6 +280,6 @@ class _Log(logging.Handler):
     def emit(self, record):
         running, text = self._world.running, record.getMessage()
         self._world.note("logged", running and running.name, record.levelname, text[:300])
-        if record.exc_info and record.exc_info[0] is not None:
-            error = record.exc_info[1]
+        error = record.exc_info and record.exc_info[1]
+        if error is not None and not isinstance(error, (BugError, DownloadTimeoutError)):
             self._world.wrong.append(f"{record.name} logged an error: {error!r}")

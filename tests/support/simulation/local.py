@@ -1,0 +1,151 @@
+"""Runs of one crawl in a job directory, and what happens to them."""
+
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from scrapy_bloom.commands.local_target import account_in, requests_in
+from scrapy_bloom.commands.requests import readable
+from scrapy_bloom.local.store import NAME, Store
+from support.internals import after_each_commit
+from support.simulation.account import Account
+from support.simulation.clock import TIME
+from support.simulation.process import Process
+from support.simulation.site import page_of
+from support.simulation.world import World
+
+_HOUR = 3600
+
+
+class LocalAccount(Account):
+    """What is in the file of a job; a store is that, as a reader opens it."""
+
+    def requests(self, store):
+        failed = (row for _, row, _ in store.failed.stored())
+        found = {"waiting": requests_in(store, newest_first=False), "failed": failed}
+        return {
+            page_of(readable(each.body, 0).url): state
+            for state, requests in found.items()
+            for each in requests
+        }
+
+    def marked(self, store, fingerprints):
+        return [mark in store.filter for mark in fingerprints]
+
+    def check(self, store):
+        """Note also if what is counted cannot be right."""
+        super().check(store)
+        account, rows = account_in(store), [row for _, row, _ in store.failed.stored()]
+        known = [state for state in self.states(store).values() if state != "unknown"]
+        ended = account.done + account.redirected + account.failed
+        if (
+            account.failed != len(rows)
+            or sum(account.reasons.values()) != len(rows)
+            or not len(known) <= account.pages
+            or not ended <= self._world.site.begun
+        ):
+            self._world.wrong.append(f"it does not add up: {account}")
+            self._world.account = None
+
+
+class Run(Process):
+    """A process that crawls in a job directory."""
+
+    def kill(self):
+        """End it at once: what it has not committed is gone."""
+        was_alive = self.alive
+        super().kill()
+        if was_alive:
+            self.world.leave_as_killed()
+
+
+class LocalWorld(World):
+    """One history of a crawl in a job directory, by one process at a time.
+
+    Args:
+        kills: how probable a kill is right after a commit.
+    """
+
+    process = Run
+    most = 1
+
+    def __init__(self, _, seed, *, kills=0.01, **others):
+        fast = "/dev/shm" if Path("/dev/shm").is_dir() else None  # nothing here waits for a disk
+        self._root, self._number = Path(mkdtemp(prefix="scrapy-bloom-", dir=fast)), 0
+        self.folder = self._root / "0"
+        self._kills, self._commits = kills, 0
+        self.account = LocalAccount(self)
+        after_each_commit(lambda _: self.committed())
+        super().__init__(seed, workers=1, **others)
+
+    def spawn(self):
+        self.settings = {**self.settings, "JOBDIR": str(self.folder)}
+        return super().spawn()
+
+    def leave_as_killed(self):
+        """Let the next run find what a kill leaves; the dead one still has its files open."""
+        before, self._number = self.folder, self._number + 1
+        self.folder = self._root / str(self._number)
+        if before.exists():
+            unneeded = shutil.ignore_patterns("*.lock", "*-shm")
+            shutil.copytree(before, self.folder, ignore=unneeded)
+
+    def committed(self):
+        """Check the account now and then, or kill the run whose commit that was."""
+        running = self.running
+        if running is None or not running.alive:
+            return
+        self._commits += 1
+        if self.account is not None and self._commits % 20 == 0:
+            with self.stored() as stored:
+                self.account.check(stored)
+        if self.faulty and self.chance.random() < self._kills:
+            self.note("killed at a commit", running.name)
+            running.kill()
+            self.spawn_later(1)
+
+    @contextmanager
+    def stored(self):
+        """Open what is stored, for reading."""
+        store = Store(self.folder / NAME, read_only=True)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def is_over(self, last):
+        """Return whether nothing is left but what was given up; else let hours pass."""
+        if not super().is_over(last):
+            return False
+        with self.stored() as store:
+            if not store.failed.left:
+                return True
+        TIME.now += 1.1 * _HOUR
+        self._calm = TIME.now
+        return False
+
+    @property
+    def lost(self):
+        """Pages that a page or the spider has led to, and that are neither parsed nor listed."""
+        site, covered = self.site, self._covered
+        reached = {*site.seeds}
+        for page in site.pages:
+            if site.parsed[page] and page not in covered:
+                reached |= {link.page for link in site.links[page]}
+        return [page for page in site.lost if page in reached and page not in covered]
+
+    def check_end(self):
+        super().check_end()
+        with self.stored() as store:
+            found, account = LocalAccount(self), account_in(store)
+            self._covered = found.covered(store, found.requests(store))
+            if account.waiting or account.in_flight:
+                self.wrong.append(f"something is left: {account}")
+            if self.account is not None:
+                self.account.check(store)
+        shutil.rmtree(self._root)
+
+    def fault_outage(self):
+        """The site is away for a time."""
+        self.site.away_until = TIME.now + self.chance.choice((1, 4, 15))
