@@ -9,6 +9,8 @@ from scrapy_bloom._version import __version__ as __version__
 
 if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.addon import Addon as Addon
+    from scrapy_bloom.callbacks import forget as forget
+    from scrapy_bloom.callbacks import hold as hold
     from scrapy_bloom.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_bloom.errors import BackendError as BackendError
     from scrapy_bloom.errors import BloomError as BloomError
@@ -18,28 +20,30 @@ if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.errors import StateError as StateError
     from scrapy_bloom.filter.bloom import LocalFilter as LocalFilter
     from scrapy_bloom.filter.info import FilterInfo as FilterInfo
-    from scrapy_bloom.fingerprinter import CanonicalFingerprinter as CanonicalFingerprinter
-    from scrapy_bloom.forgetting import forget as forget
+    from scrapy_bloom.fingerprinter import (
+        CanonicalRequestFingerprinter as CanonicalRequestFingerprinter,
+    )
     from scrapy_bloom.redis.filter import RedisFilter as RedisFilter
-    from scrapy_bloom.retry_after import RetryAfter as RetryAfter
+    from scrapy_bloom.retry_after import RetryAfterMiddleware as RetryAfterMiddleware
     from scrapy_bloom.scheduler import Scheduler as Scheduler
 
-_ROOMS = {
+_EXPORTS = {
     "Addon": "addon",
     "BackendError": "errors",
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
-    "CanonicalFingerprinter": "fingerprinter",
+    "CanonicalRequestFingerprinter": "fingerprinter",
     "FilterInfo": "filter.info",
     "FilterLostError": "errors",
     "JobInUseError": "errors",
     "LocalFilter": "filter.bloom",
     "RedisFilter": "redis.filter",
-    "RetryAfter": "retry_after",
+    "RetryAfterMiddleware": "retry_after",
     "Scheduler": "scheduler",
     "SettingError": "errors",
     "StateError": "errors",
-    "forget": "forgetting",
+    "forget": "callbacks",
+    "hold": "callbacks",
 }
 
 
@@ -47,10 +51,10 @@ def __getattr__(name: str) -> object:
     # Every `scrapy` command imports this package, so names are imported when first used.
     if name == "__all__":
         return __dir__()
-    if name not in _ROOMS:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({"__version__", *_ROOMS})
+    return sorted({"__version__", *_EXPORTS})

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _FILTER: Final = "scrapy_bloom.BloomDupeFilter"
 _SCHEDULER: Final = "scrapy_bloom.Scheduler"
-_RETRY_AFTER: Final = "scrapy_bloom.RetryAfter"
+_RETRY_AFTER: Final = "scrapy_bloom.RetryAfterMiddleware"
 _MIDDLEWARES: Final = "DOWNLOADER_MIDDLEWARES"
 
 
@@ -110,10 +110,10 @@ def _warn_of_another_scheduler(chosen: Any) -> None:
 
 def _add_middlewares(settings: BaseSettings) -> None:
     """Add them by their paths: Scrapy's own method adds the classes, and logs them as such."""
-    from scrapy_bloom.retry_after import RetryAfter
+    from scrapy_bloom.retry_after import RetryAfterMiddleware
 
     middlewares = settings.getdict(_MIDDLEWARES)
-    if not any(_is_a(middleware, RetryAfter) for middleware in middlewares):
+    if not any(_is_a(middleware, RetryAfterMiddleware) for middleware in middlewares):
         middlewares[_RETRY_AFTER] = 560
     settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
 

@@ -17,7 +17,7 @@ class BloomError(Exception):
 class SettingError(BloomError, ValueError):
     """A setting or an argument has an invalid value."""
 
-    reason: ClassVar[str] = "bloom_setting"
+    reason: ClassVar[str] = "bloom_invalid_setting"
 
 
 class MissingLibraryError(SettingError, ModuleNotFoundError):
@@ -27,7 +27,7 @@ class MissingLibraryError(SettingError, ModuleNotFoundError):
 class StateError(BloomError):
     """Stored state is not ours, damaged, newer, or another crawl's. It is left as it is."""
 
-    reason: ClassVar[str] = "bloom_state"
+    reason: ClassVar[str] = "bloom_bad_state"
 
 
 class JobInUseError(BloomError):

@@ -170,6 +170,8 @@ def check_header(path: Path) -> None:
     try:
         with path.open("rb") as file:
             header = file.read(100)
+    except FileNotFoundError:
+        raise StateError(f"{path}: found nothing, expected a file of scrapy-bloom.") from None
     except OSError as error:
         raise unusable(path, error) from error
     if not header.startswith(_MAGIC) or header[68:72] != APPLICATION.to_bytes(4, "big"):
@@ -298,6 +300,5 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StateError:
         return damaged(path, error)
     return StateError(
         f"{getattr(error, 'filename', None) or path}: {getattr(error, 'strerror', None) or error}."
-        f" Expected a place where this user can read and write, with room on the disk. What was"
-        f" there was left as it is."
+        f" This path must be readable and writable, with free disk space. Nothing was changed."
     )

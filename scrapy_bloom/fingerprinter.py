@@ -48,7 +48,7 @@ def _trusted() -> bool:
     return False
 
 
-class CanonicalFingerprinter:
+class CanonicalRequestFingerprinter:
     """Gives requests for the same page the same fingerprint, whatever variant of its URL they use.
 
     If no step changes a URL, the fingerprint is that of `wrapped`. The bytes of Scrapy's default
@@ -60,7 +60,7 @@ class CanonicalFingerprinter:
     ``meta={"bloom_canonical": False}`` and ``meta["verbatim_url"]`` disable the steps for a
     request; ``bloom_canonical`` may also name a level.
 
-    >>> CanonicalFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
+    >>> CanonicalRequestFingerprinter("usual").canonical_url("http://example.com:80/a?utm_source=x&b=1")
     'http://example.com/a?b=1'
 
     :param level: ``scrapy`` (no step), ``safe`` (what the URL standards call equivalent) or
@@ -115,20 +115,22 @@ class CanonicalFingerprinter:
     @classmethod
     def wrapping(
         cls, wrapped: RequestFingerprinterProtocol, rules: Rules
-    ) -> CanonicalFingerprinter:
+    ) -> CanonicalRequestFingerprinter:
         """Return a fingerprinter that follows `wrapped`, the fingerprinter of a project.
 
         If the project chose this class, `wrapped` is returned: it has rules of its own. If the
         project chose a subclass that overrides :meth:`fingerprint`, that method decides alone. It
         is asked for each request and shown the URL as it is.
         """
-        if isinstance(wrapped, CanonicalFingerprinter):
-            if type(wrapped).fingerprint is CanonicalFingerprinter.fingerprint:
+        if isinstance(wrapped, CanonicalRequestFingerprinter):
+            if type(wrapped).fingerprint is CanonicalRequestFingerprinter.fingerprint:
                 return wrapped
-            alone = CanonicalFingerprinter(rules=getattr(wrapped, "rules", rules), wrapped=wrapped)
+            alone = CanonicalRequestFingerprinter(
+                rules=getattr(wrapped, "rules", rules), wrapped=wrapped
+            )
             alone._takes_steps = False
             return alone
-        return CanonicalFingerprinter(rules=rules, wrapped=wrapped)
+        return CanonicalRequestFingerprinter(rules=rules, wrapped=wrapped)
 
     @property
     def wrapped(self) -> str:

@@ -16,12 +16,12 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.later import DELAY
+from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot, slot_of
 from scrapy_bloom.crawl.scrapy.engine import copy_to_go_back
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
-from scrapy_bloom.signals import hold_slot
 from scrapy_bloom.values import write_span
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ class _Host:
     pause: float = 0.0
 
 
-class RetryAfter:
-    """A downloader middleware that grants the wish of a host to be left alone.
+class RetryAfterMiddleware:
+    """A downloader middleware that honours ``Retry-After``, and 429 without it.
 
     It is nearer to the downloader than Scrapy's ``RetryMiddleware``: the retry of the request
     waits, and no other request of its download slot is sent meanwhile. The add-on installs it. It
     acts only with ``scrapy_bloom.Scheduler``, in a job directory or in Redis.
 
-    :param longest: seconds that are granted at most.
+    :param longest: the most seconds for which a host is left alone at once.
     """
 
     def __init__(self, crawler: Crawler, longest: float) -> None:
@@ -85,7 +85,7 @@ class RetryAfter:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the middleware of a crawl.
 
-        :raises NotConfigured: if no wish is to be granted.
+        :raises NotConfigured: if it is switched off.
         """
         try:
             longest = Settings.of(crawler)[RETRY_AFTER]
@@ -127,7 +127,7 @@ class RetryAfter:
         wish = read_wish(response.headers.get("Retry-After"), response.headers.get("Date"))
         if wish <= 0 and response.status != _TOO_MANY:
             return response
-        if seconds := self._hold(request, min(wish, self._longest)):
+        if seconds := self._hold(request, response.status, min(wish, self._longest)):
             request.meta[DELAY] = seconds  # for the retry, which copies it
         return response
 
@@ -146,7 +146,7 @@ class RetryAfter:
             return sent, request
         return sent, Request(request.url, meta={} if slot is None else {"download_slot": slot})
 
-    def _hold(self, request: Request, wish: float) -> float:
+    def _hold(self, request: Request, status: int, wish: float) -> float:
         """Have the slot of a request left alone, unless its budget is spent; return for how long.
 
         Only what makes a hold longer is spent: eight such answers at once are one hold.
@@ -165,7 +165,7 @@ class RetryAfter:
             return 0.0  # another scheduler
         if host.until <= now:
             host.began = now
-            self._log(slot, seconds)
+            self._log(slot, f"{status} with Retry-After" if wish > 0 else str(status), seconds)
         if wish <= 0:
             host.pause = seconds
         host.spent += max(0.0, now + seconds - max(now, host.until))
@@ -182,12 +182,13 @@ class RetryAfter:
             heard += send(hold_slot, request=each, seconds=seconds)
         return any(done is True for _, done in heard)
 
-    def _log(self, slot: str, seconds: float) -> None:
+    def _log(self, slot: str, answer: str, seconds: float) -> None:
         if self._crawler.stats is not None:
             self._crawler.stats.inc_value(stats.HOLDS.key)
         logger.info(
-            "%s asks to be left alone: no request is sent to it for %s.",
+            "%s answered %s: pausing requests to it for %s.",
             slot,
+            answer,
             write_span(round(seconds)),
             extra={"spider": self._crawler.spider},
         )

@@ -152,8 +152,8 @@ WINDOW: Final[Option[float | None]] = Option(
     "BLOOM_WINDOW",
     None,
     read_window,
-    "How long a page counts as seen. Pages may be kept up to 1/8 longer. Seconds, or a"
-    ' number with `s`, `m` (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second'
+    "How long a page counts as seen. Pages may be kept up to 1/8 longer. Seconds, a `timedelta`, or"
+    ' a number with `s`, `m` (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second'
     " to 100 years. `None`: forever. All workers of a filter in Redis need the same value.",
 )
 COMMIT_SYNC: Final = Option(
@@ -178,8 +178,8 @@ RETRY_AFTER: Final = Option(
     600.0,
     read_age,
     "How long a host is left alone, at most, that answers 429, or 503 with `Retry-After`: seconds,"
-    ' or a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores such answers. It'
-    " needs `scrapy_bloom.Scheduler`.",
+    ' a `timedelta`, or a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores such'
+    " answers. It needs `scrapy_bloom.Scheduler`.",
 )
 BACKEND: Final = Option(
     "BLOOM_BACKEND",

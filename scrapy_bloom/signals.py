@@ -12,11 +12,3 @@ a kill. A handler may be a coroutine function or return a Deferred; the commit w
 handler raises, the pages are not done, and the next commit calls it again. It is called for the
 last time when the spider closes, before any pipeline's ``close_spider``.
 """
-
-hold_slot: Final = object()
-"""Sent by :class:`scrapy_bloom.RetryAfter` with a ``request``, whose download slot is to be left
-alone, and for how many ``seconds``, to the open frontier of the crawl.
-"""
-
-forget_page: Final = object()
-"""Sent by :func:`scrapy_bloom.forget`, with a ``request``, to the open filter or frontier."""

@@ -42,44 +42,44 @@ NOT_FORGOTTEN: Final = Stat(
 )
 FAILED: Final = Stat("bloom/failed/{kind}", "pages that failed, by why: a status, or an exception")
 REDIRECTED: Final = Stat(
-    "bloom/redirected_to_seen", "pages that were redirected to a page that was seen: not parsed"
+    "bloom/redirected_to_seen", "pages that were redirected to a page seen before: not parsed"
 )
 STEP: Final = Stat(
     "bloom/canonical/{step}", "requests whose URL this step changed; see URLs in detail"
 )
 
-PENDING: Final = Stat(
-    "bloom/frontier/pending",
-    "requests that `scrapy_bloom.Scheduler` has stored: in a `JOBDIR` those that are not done, in"
-    " Redis those that wait, as last reported",
+WAITING: Final = Stat(
+    "bloom/queue/waiting",
+    "requests that wait with `scrapy_bloom.Scheduler`, without those in flight; in Redis as last"
+    " reported",
 )
 LATER: Final = Stat(
-    "bloom/frontier/later",
+    "bloom/queue/later",
     "of these, requests that wait for a time of their own: `bloom_delay`, or a retry after"
     " `Retry-After`",
 )
 HOLDS: Final = Stat(
-    "bloom/frontier/holds", "times that a host was left alone because it had asked for it"
+    "bloom/queue/holds", "times that a host was left alone because it had asked for it"
 )
 RECOVERED: Final = Stat(
-    "bloom/frontier/recovered",
+    "bloom/queue/recovered",
     "requests that were in flight when the last run was killed, and are fetched again",
 )
-HELD: Final = Stat(
-    "bloom/frontier/held",
+UNSERIALIZABLE: Final = Stat(
+    "bloom/queue/unserializable",
     "requests that cannot be serialized; the page that yielded one stays stored until it is done",
 )
 UNREADABLE: Final = Stat(
-    "bloom/frontier/unreadable", "times that a stored request could not be read; it stays stored"
+    "bloom/queue/unreadable", "times that a stored request could not be read; it stays stored"
 )
-COMMIT_ERRORS: Final = Stat("bloom/frontier/commit_errors", "commits that failed and were retried")
+COMMIT_ERRORS: Final = Stat("bloom/queue/commit_errors", "commits that failed and were retried")
 REQUEUED: Final = Stat(
-    "bloom/frontier/requeued", "requests of dead workers that this one put back into the queue"
+    "bloom/queue/requeued", "requests of dead workers that this one put back into the queue"
 )
-FAILED_LIST: Final = Stat("bloom/frontier/failed", "pages on the failed list of a crawl in Redis")
+FAILED_LIST: Final = Stat("bloom/queue/failed", "pages on the failed list of a crawl in Redis")
 
 FROM_INFO: Final = {
-    "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
+    "items": Stat("bloom/fingerprints", "fingerprints in the filter, of this run and earlier ones"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "expected_lost": Stat(
         "bloom/expected_lost",
@@ -103,8 +103,8 @@ FROM_BACKEND: Final = {
 
 STATS: Final = (
     *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED, WITHDRAWN),
-    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, REDIRECTED, STEP, PENDING, LATER, HOLDS, RECOVERED, HELD),
-    *(UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
+    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, REDIRECTED, STEP, WAITING, LATER, HOLDS, RECOVERED),
+    *(UNSERIALIZABLE, UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

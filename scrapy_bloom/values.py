@@ -6,14 +6,18 @@ A reader gets the name to use in an error: that of a setting, or of an argument 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from math import isfinite, nextafter
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from scrapy_bloom.errors import SettingError, shown
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
+
+Span: TypeAlias = float | str | timedelta
+"""A span of time as users write it: seconds, or ``30d``, or a timedelta."""
 
 Reader = Callable[[str, object], T]
 """Turns a name and a written value into the value; raises :class:`SettingError` by that name."""
@@ -51,6 +55,8 @@ def number(
     """
 
     def read(name: str, value: object) -> N:
+        if isinstance(value, timedelta) and suffixes is _SPANS:
+            value = value.total_seconds()
         parsed = finite(value, suffixes)
         if parsed is None or not low <= parsed <= high or kind(parsed) != parsed:
             raise refusal(name, value, f"must be {expected}.")
@@ -86,7 +92,7 @@ LONGEST: Final = 36_500 * 86_400
 
 THOUSANDS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SPANS: Final = {"S": 1.0, "M": 60.0, "H": 3600.0, "D": 86_400.0, "W": 604_800.0}
-_SPAN_EXAMPLES: Final = "seconds, or '45s', '90m', '12h', '30d', '2w'"
+_SPAN_EXAMPLES: Final = "seconds, or '45s', '90m', '12h', '30d', '2w', or a timedelta"
 
 read_capacity: Final = number(
     int,

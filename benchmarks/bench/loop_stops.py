@@ -151,11 +151,11 @@ async def _crawl_on(backend: LocalBackend) -> None:
                 request = Request(f"https://www.example.com/{number}/{part}/{place}")
                 backend.offer(request, 0.0, mark, None)
             await asyncio.sleep(0)
-        await _awaited(backend.exchange(busy=True, held=False))
+        await _awaited(backend.exchange(busy=True, in_memory=False))
     for at in range(0, len(known), 10):
         backend.forget_many(known[at : at + 10])
         await asyncio.sleep(0)
-    await _awaited(backend.exchange(busy=True, held=False))
+    await _awaited(backend.exchange(busy=True, in_memory=False))
 
 
 def scrapys(pages: int) -> Row:

@@ -11,7 +11,7 @@ from scrapy import Request
 from scrapy_bloom.commands.output import show
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 
 EXAMPLE = "http://example.com:80/a?b=1 http://example.com/a?b=1"
 
@@ -38,7 +38,7 @@ def run(args: Namespace, project: Project) -> int:
     return 0
 
 
-def way_of(url: str, fingerprinter: CanonicalFingerprinter) -> dict[str, Any]:
+def way_of(url: str, fingerprinter: CanonicalRequestFingerprinter) -> dict[str, Any]:
     """Follow a URL step by step to its fingerprint.
 
     A step is a name and the URL that it has left: ``request`` for what Scrapy changes when it makes

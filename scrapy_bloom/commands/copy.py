@@ -1,4 +1,4 @@
-"""``scrapy bloom copy``: a crawl goes on in another job directory, or in Redis."""
+"""``scrapy bloom copy``: continue a crawl in another job directory, or in Redis."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scrapy_bloom.commands.output import as_text, moment, show, table
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.values import counted, write_size, write_span
 
@@ -24,12 +24,15 @@ def run(args: Namespace, project: Project) -> int:
     """Print the most important facts; as JSON, all of them."""
     facts = target_of(project, args.target).info()
     known = {name: value for name, value in facts.items() if value not in (None, "", {})}
-    show(args, known, table(_summary(facts)))
+    show(args, known, table(_summary(facts, line_for(args, "queue", "--failed"))))
     return 0
 
 
-def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (label, value) rows."""
+def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
+    """Yield (label, value) rows.
+
+    :param line: the command that shows what has failed.
+    """
     yield "target", facts["target"]
     yield from owner(facts)
     yield "pages seen", as_text(facts["items"])
@@ -42,7 +45,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "hosts", as_text(hosts)
     yield from delays(facts)
     if failed := facts.get("account", {}).get("failed"):
-        yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
+        yield "failed", f"{counted(failed, 'request')}; to list them: {line}"
     full = facts["items"] / facts["capacity"]
     yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"
     if facts["window"]:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from heapq import nsmallest
+from itertools import islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,9 +158,13 @@ class LocalTarget:
                 yield FailedRequest.of(_UNREADABLE)._replace(request=each)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
-        """Return the requests that are sent next, in order."""
-        now = (request for request in self._requests() if not request.not_before)
-        return [*islice(now, count)]
+        """Return the requests that are sent next, in order; those that wait for a time last."""
+        requests = self._requests()  # those that wait come last there, too, but in no order
+        now = [*islice(takewhile(lambda each: not each.not_before, requests), count)]
+        if len(now) == count:
+            return now
+        waiting = (request for request in self._requests() if request.not_before)
+        return now + nsmallest(count - len(now), waiting, key=attrgetter("not_before"))
 
     @contextmanager
     def view(self) -> Iterator[View]:

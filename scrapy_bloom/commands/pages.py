@@ -20,12 +20,13 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import SCHEMES, Target, target_of
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.hashing import SHA1_BYTES
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job http://example.com/"
 
 _AT_ONCE: Final = 5000  # pages
+_MANY: Final = 100  # fingerprints of which one should be there
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2}){8,}")
 
 
@@ -45,7 +46,7 @@ def run(args: Namespace, project: Project) -> int:
 
     Return 1 if a line was invalid, or if a page to forget is not in the filter.
     """
-    known = new = bad = 0
+    known = new = bad = urls = 0
     target, given = target_and_pages(args, project)
     with target.marks(args.verb) as (identity, carry_out):
         fingerprinter, warning = project.fingerprinter_for(identity)
@@ -54,6 +55,7 @@ def run(args: Namespace, project: Project) -> int:
         lines = progress(read(given, fingerprinter), "pages")
         while batch := [*islice(lines, _AT_ONCE)]:
             valid = [page.fingerprint for page in batch if page]
+            urls += sum(bool(page.url) for page in batch if page)
             seen = carry_out(valid)
             known += sum(seen)
             new += len(seen) - sum(seen)
@@ -62,10 +64,28 @@ def run(args: Namespace, project: Project) -> int:
     if args.verb == "add":
         text = f"{counted(new, 'page')} marked; {known:,} marked before"
         show(args, {"new": new, "seen": known, "bad": bad}, [text])
-        return 1 if bad else 0
+        in_vain = new >= _MANY and not (known or urls) and _note_in_vain(target, new)
+        return 1 if bad or in_vain else 0
     text = f"{counted(known, 'page')} eligible again; {new:,} not in the filter"
     show(args, {"forgotten": known, "unknown": new, "bad": bad}, [text])
     return 1 if new or bad else 0
+
+
+def _note_in_vain(target: Target, new: int) -> bool:
+    """Say that fingerprints are of another kind than those in a filter; return whether they are.
+
+    Of those of a crawl some are there: its waiting requests were copied first.
+
+    :param new: how many were added, none of which was there.
+    """
+    others: int = target.info()["items"] - new
+    if others > 0:
+        note(
+            f"none of these fingerprints was among the {counted(others, 'page')} that the filter"
+            f" knew. If they are of the same crawl, they were made in another way, and match no"
+            f" page: see its REQUEST_FINGERPRINTER_CLASS and the version of Scrapy that made them"
+        )
+    return others > 0
 
 
 def target_and_pages(args: Namespace, project: Project) -> tuple[Target, Iterable[bytes]]:
@@ -107,7 +127,9 @@ class Page(NamedTuple):
     url: str = ""
 
 
-def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Iterator[Page | None]:
+def read(
+    lines: Iterable[bytes], fingerprinter: CanonicalRequestFingerprinter
+) -> Iterator[Page | None]:
     """Yield the page of each line that is not empty; None for an invalid one, which is reported."""
     for number, line in enumerate(lines, 1):
         try:
@@ -120,7 +142,7 @@ def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Itera
             yield None
 
 
-def _page(text: str, fingerprinter: CanonicalFingerprinter) -> Page:
+def _page(text: str, fingerprinter: CanonicalRequestFingerprinter) -> Page:
     if not _HEX.fullmatch(text):
         request = Request(text)
         return Page(text, fingerprinter.fingerprint(request), request.url)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import MOST_TRIES
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.values import counted, write_span
@@ -80,9 +81,8 @@ class Place(NamedTuple):
         worker = f" at worker {name}" if name else ""
         if self.state == "failed":
             said = f": {self.message}" if self.message else ""
-            often = counted(self.tries, "run")
-            end = ", given up" if self.given_up else ""
-            return f"failed in {often}, last {moment(self.date)}{worker}{end}: {self.reason}{said}"
+            when = f"failed {moment(self.date)}{worker}" if self.date else f"failed{worker}"
+            return f"{when}: {self.reason}{said}; {self._what_next()}"
         if worker:
             span = f" for {write_span(round(self.seconds))}" if self.seconds >= 1 else ""
             return f"{self.state}{worker}{span}"
@@ -94,6 +94,13 @@ class Place(NamedTuple):
         if self.held_until:
             phrases.append(f"its host is left alone until {moment(self.held_until)}")
         return ", ".join(phrases)
+
+    def _what_next(self) -> str:
+        """Say when a page that has failed is fetched again, or that it is given up."""
+        if self.given_up:
+            return f"given up after {counted(self.tries, 'run')}, 'queue --retry' puts it back"
+        left = counted(MOST_TRIES - self.tries, "more failure")
+        return f"the next run fetches it again, and gives it up after {left} an hour apart"
 
 
 class Found(NamedTuple):

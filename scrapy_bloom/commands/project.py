@@ -19,7 +19,7 @@ from scrapy_bloom.crawl.scrapy.crawler import apply_settings
 from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, slot_folder
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.scheduler import Scheduler
 from scrapy_bloom.settings import REDIS_CLASSES, Settings
@@ -80,11 +80,11 @@ class Project:
         return Settings.of(self._crawler)
 
     @cached_property
-    def fingerprinter(self) -> CanonicalFingerprinter:
+    def fingerprinter(self) -> CanonicalRequestFingerprinter:
         """The fingerprinter of the spider's crawl."""
         wrapped = self._crawler.request_fingerprinter
         assert wrapped is not None  # the crawler has applied its settings
-        return CanonicalFingerprinter.wrapping(wrapped, self.settings.rules)
+        return CanonicalRequestFingerprinter.wrapping(wrapped, self.settings.rules)
 
     @property
     def identity(self) -> Identity:
@@ -132,7 +132,7 @@ class Project:
         # Scrapy calls every class with the right methods a subclass.
         return bool(self.spider) and Scheduler in load_object(self.scrapys["SCHEDULER"]).__mro__
 
-    def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalFingerprinter, str]:
+    def fingerprinter_for(self, identity: Identity) -> tuple[CanonicalRequestFingerprinter, str]:
         """Return the fingerprinter for a filter, and a warning if its rules differ.
 
         :raises SettingError: if the filter was filled with fingerprints of another class.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from itertools import islice
+from time import time
 
 from scrapy_bloom.commands.output import moment, show, table
 from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches
-from scrapy_bloom.commands.target import add_target, target_of
+from scrapy_bloom.commands.target import add_target, line_for, target_of
+from scrapy_bloom.crawl.outcomes import MOST_TRIES
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
@@ -34,6 +36,8 @@ def run(args: Namespace, project: Project) -> int:
     target = target_of(project, args.target)
     if args.retry and args.drop:
         raise SettingError("expected --retry or --drop, found both")
+    if args.peek < 0:
+        raise SettingError(f"--peek = {args.peek}: must be 0 or more")
     if args.retry:
         retried = target.retry(args.reason)
         show(args, {"retried": retried}, [f"{counted(retried, 'request')} put back"])
@@ -48,20 +52,38 @@ def run(args: Namespace, project: Project) -> int:
     if args.failed:
         failed = (each for each in target.failed() if matches(each.reason, args.reason))
         shown = [*islice(failed, args.peek)]
-        lines = _failed_table(shown) if shown else ["No request is on the failed list."]
-        show(args, {"failed": [request.facts() for request in shown]}, lines)
-        return 1 if shown else 0
+        count = len(shown) + sum(1 for _ in failed)
+        facts = {"count": count, "failed": [request.facts() for request in shown]}
+        show(args, facts, _failed_lines(args, shown, count))
+        return 1 if count else 0
     first = target.upcoming(args.peek)
     summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")}
     waiting = counted(facts["waiting"], "request")
     lines = [f"{waiting} to be fetched, {facts['in_flight']:,} of them in flight"]
     if facts["later"]:
-        later = counted(facts["later"], "request")
-        lines.append(f"{later} of these not before a time, the first {moment(facts['next_due'])}")
+        due = moment(facts["next_due"])
+        lines.append(f"{facts['later']:,} of them delayed; the next is due at {due}")
     if first:
         lines += ["", *_table(first)]
     show(args, {**summary, "first": [request._asdict() for request in first]}, lines)
     return 0
+
+
+def _failed_lines(args: Namespace, shown: list[FailedRequest], count: int) -> Iterator[str]:
+    why = ("--reason", args.reason) if args.reason else ()
+    if not count:
+        yield "No request is on the failed list."
+        return
+    if shown:
+        yield from _failed_table(shown)
+        yield ""
+    if count > len(shown):
+        line = line_for(args, "queue", "--failed", *why, "--peek", str(count))
+        yield f"{len(shown):,} of {count:,} shown. All: {line}"
+    yield (
+        f"The next run fetches them again, but for those that have failed in {MOST_TRIES} runs. To"
+        f" put all back: {line_for(args, 'queue', '--retry', *why)}"
+    )
 
 
 def _failed_table(requests: list[FailedRequest]) -> Iterator[str]:
@@ -78,8 +100,15 @@ def _failed_table(requests: list[FailedRequest]) -> Iterator[str]:
 
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:
+    now = time()
+    some_wait = any(each.not_before > now for each in requests)
     rows = (
-        (each.priority, each.depth, each.method, each.callback or "parse", each.url or each.problem)
+        (
+            *(each.priority, each.depth, each.method, each.callback or "parse"),
+            *((moment(each.not_before) if each.not_before > now else "",) if some_wait else ()),
+            each.url or each.problem,
+        )
         for each in requests
     )
-    return table(rows, ("priority", "depth", "method", "callback", "URL"))
+    not_before = ("not before",) if some_wait else ()
+    return table(rows, ("priority", "depth", "method", "callback", *not_before, "URL"))

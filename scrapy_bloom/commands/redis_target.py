@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
@@ -134,10 +135,14 @@ class RedisTarget:
                 yield FailedRequest.of(each.failed, each.request.priority, in_redis=True)
 
     def upcoming(self, count: int) -> list[WaitingRequest]:
-        """Return the requests that are sent next, in order."""
+        """Return the requests that are sent next, in order; those that wait for a time last."""
         with self.connected() as worker:
-            requests = Reader(worker, self.key).upcoming(count)
-            return [readable(each.body, each.priority, in_redis=True) for each in requests]
+            reader = Reader(worker, self.key)
+            now = [(each, 0.0) for each in reader.upcoming(count)]
+            return [
+                readable(each.body, each.priority, date, in_redis=True)
+                for each, date in chain(now, reader.delayed(count - len(now)))
+            ]
 
     @contextmanager
     def view(self) -> Iterator[View]:

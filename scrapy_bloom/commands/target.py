@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import shlex
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -26,6 +27,14 @@ _KINDS: Final = (
 def add_target(parser: ArgumentParser) -> None:
     """Add the argument that names a filter."""
     parser.add_argument("target", metavar="TARGET", nargs="?", help=_KINDS)
+
+
+def line_for(args: Namespace, verb: str, *options: str) -> str:
+    """Return a command line for the same filter, to be pasted. Passwords are not in it."""
+    where = args.target or ""
+    named = ("--spider", args.spider) if args.spider else ()
+    places = ("TARGET" if "@" in where else where,) if where else ()
+    return shlex.join(("scrapy", "bloom", verb, *places, *named, *options))
 
 
 def target_of(project: Project, where: str | None) -> Target:

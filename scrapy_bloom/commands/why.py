@@ -15,7 +15,7 @@ from scrapy_bloom.commands.pages import Page
 from scrapy_bloom.commands.places import Place, View
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import marks_in
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 
 EXAMPLE = "job http://example.com/"
 
@@ -44,7 +44,9 @@ def run(args: Namespace, project: Project) -> int:
     return 1 if unknown or bad else 0
 
 
-def _places(view: View, marks: list[bytes], fingerprinter: CanonicalFingerprinter) -> list[Place]:
+def _places(
+    view: View, marks: list[bytes], fingerprinter: CanonicalRequestFingerprinter
+) -> list[Place]:
     """Return where some pages are.
 
     Their marks are asked for first: a page that is done meanwhile is no unknown one.
@@ -68,7 +70,7 @@ def _places(view: View, marks: list[bytes], fingerprinter: CanonicalFingerprinte
 def _show(
     args: Namespace,
     rows: Iterable[tuple[Page, Place]],
-    fingerprinter: CanonicalFingerprinter,
+    fingerprinter: CanonicalRequestFingerprinter,
     *,
     first: bool,
 ) -> None:

@@ -16,7 +16,7 @@ class Account(NamedTuple):
 
     Attributes:
         done: how many are done.
-        redirected: how many were redirected to pages that were seen.
+        redirected: how many were redirected to pages that were seen before.
         failed: how many are on the failed list.
         waiting: how many requests wait, or were taken by other workers.
         in_flight: how many this worker has taken.
@@ -52,7 +52,7 @@ class Account(NamedTuple):
             for count, phrase in (
                 (1, counted(self.pages, "page")),
                 (1, f"{self.done:,} done{unparsed}"),
-                (self.redirected, f"{self.redirected:,} redirected to seen pages"),
+                (self.redirected, f"{self.redirected:,} redirected to pages seen before"),
                 (self.failed, f"{self.failed:,} failed{reasons}"),
                 (1, f"{self.waiting:,} waiting"),
                 (self.in_flight, f"{self.in_flight:,} in flight"),

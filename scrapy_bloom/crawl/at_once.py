@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.judge import Judge, Marks
+from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.report import Report, Verdict
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ class Checks:
     ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
+        self._check_keys = MetaKeys(report).check
         self.judge = Judge(crawler, identifier, report)
         self.judge.marks = filter_
         self.forget = self.judge.forget
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
+        self._check_keys(request.meta)
         verdict = self.judge.check(request, self._ask)
         assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict

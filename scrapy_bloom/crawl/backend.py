@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.account import Account
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.in_flight import InFlight
-    from scrapy_bloom.crawl.outcomes import Ended, Failure
+    from scrapy_bloom.crawl.outcomes import Ended, Reason
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
     from scrapy_bloom.errors import BloomError
@@ -122,9 +122,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def fail(
-        self, taken: Any, failure: Failure, way: Collection[bytes], start: bytes = b""
-    ) -> None:
+    def fail(self, taken: Any, reason: Reason, way: Collection[bytes], start: bytes = b"") -> None:
         """Move a request to the failed list, from which a later run fetches it again.
 
         :param way: marks of where redirects led: they are forgotten with it.
@@ -152,11 +150,11 @@ class Backend(ABC):
         """Whether there is something to exchange."""
 
     @abstractmethod
-    async def exchange(self, *, busy: bool, held: bool) -> bool:
+    async def exchange(self, *, busy: bool, in_memory: bool) -> bool:
         """Write or send what has changed, and learn what others know; return whether that worked.
 
         :param busy: whether pages are in flight, or done and not released.
-        :param held: whether requests wait in memory.
+        :param in_memory: whether requests wait in memory.
         """
 
     @abstractmethod

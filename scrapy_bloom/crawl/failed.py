@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.history import ORIGINAL, TRIES
-from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
+from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.crawl.serialize import read_fields, write_fields
 
 _LENGTH: Final = struct.Struct(">I")
@@ -18,8 +18,8 @@ class Failed(NamedTuple):
     """A request on the failed list.
 
     Attributes:
-        kind: of the failure, see :class:`~scrapy_bloom.crawl.outcomes.Failure`.
-        message: of the failure.
+        kind: of the reason, see :class:`~scrapy_bloom.crawl.outcomes.Reason`.
+        message: of the reason.
         date: when it failed, in seconds since 1970.
         tries: in how many runs it has failed, as far as they count.
         worker: which worker says so; empty in a job directory.
@@ -37,7 +37,7 @@ class Failed(NamedTuple):
     def of(
         cls,
         stored: bytes,
-        failure: Failure,
+        reason: Reason,
         now: float,
         worker: str = "",
         *,
@@ -60,7 +60,7 @@ class Failed(NamedTuple):
             tries, last = tries + 1, now
         fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
         body = write_fields(fields, like=body)
-        return cls(failure.kind, failure.message, now, tries, worker, body)
+        return cls(reason.kind, reason.message, now, tries, worker, body)
 
     @property
     def given_up(self) -> bool:

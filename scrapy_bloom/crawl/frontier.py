@@ -25,13 +25,14 @@ from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
+from scrapy_bloom.crawl.meta import MetaKeys
+from scrapy_bloom.crawl.orders import forget_page, hold_slot
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
-from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
+        self._check_keys = MetaKeys(report).check
         self._judge = Judge(crawler, crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
@@ -102,6 +104,7 @@ class Frontier:
 
     def _enqueue(self, request: Request) -> bool:
         meta, offer, in_flight = request.meta, self._offer, self._in_flight
+        self._check_keys(meta)
         origin = in_flight.origin_of(request)
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Any = ERROR
@@ -188,9 +191,10 @@ class Frontier:
 
     def describe(self) -> tuple[str, ...]:
         """Return what else is known, as phrases."""
+        here = " here" if self._backend.shared else ""
         failed = self._backend.account().failed
         some = (f"{failed:,} failed",) if failed else ()
-        return f"{len(self._in_flight):,} in flight", *self._backend.describe(), *some
+        return f"{len(self._in_flight):,} in flight{here}", *self._backend.describe(), *some
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
@@ -323,21 +327,21 @@ class Frontier:
         return self._is_stuck and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, visit: Visit) -> None:
-        failure = visit.failure
-        if failure is None:
+        reason = visit.reason
+        if reason is None:
             status = str(visit.status) if visit.status else ""
             self._backend.release(visit.taken, visit.ended, status, visit.start)
         elif not self._retries:
-            self._backend.release(visit.taken, visit.ended, failure.kind, visit.start)
+            self._backend.release(visit.taken, visit.ended, reason.kind, visit.start)
         elif visit.taken is not None:
-            self._backend.fail(visit.taken, failure, visit.way, visit.start)
+            self._backend.fail(visit.taken, reason, visit.way, visit.start)
         elif not visit.parents:  # else these have failed, too
-            self._report.unlisted[failure.kind] += 1
-        if failure is not None:
-            self._report.failed(failure.kind)
+            self._report.unlisted[reason.kind] += 1
+        if reason is not None:
+            self._report.failed(reason.kind)
         self._in_flight.release(visit)
         if visit.marks:
-            if failure is not None and self._retries:  # nothing stores it, so it was never seen
+            if reason is not None and self._retries:  # nothing stores it, so it was never seen
                 self._backend.forget_many(visit.marks)
             self._backend.withhold(visit.marks, is_over=True)
 
@@ -387,17 +391,24 @@ class Frontier:
             self._note_closing()
             if self._closing and not self._backend.dirty:
                 return False
-            worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
+            worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
         except Exception as error:  # what was not written stays in memory
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
 
     def _note_closing(self) -> None:
-        """Say once for what a spider that closes still waits."""
-        count = len(self._in_flight)
-        if count and not self._closing_noted and self._engine.closing:
-            self._closing_noted = True
+        """Put back what was not sent when the spider begins to close; log what it waits for.
+
+        Scrapy would send it first, at the pace of each host.
+        """
+        if self._closing_noted or not self._engine.closing:
+            return
+        self._closing_noted = True
+        self._backend.stop()
+        count = len(self._in_flight) - self._engine.take_all_back()
+        self._note_ended()
+        if count > 0:
             self._report.info(
                 f"The spider is closing: finishing {counted(count, 'page')}; Ctrl-C again is safe:"
                 f" they are fetched again."

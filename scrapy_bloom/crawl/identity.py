@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_bloom.crawl.history import CHAIN, Chains
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-Page = tuple[bytes, ...]
+MarkChain = tuple[bytes, ...]
 """The mark of a page, and those of the pages that redirected to it."""
 
 
@@ -35,7 +35,7 @@ class Identifier:
 
     def __init__(self, crawler: Crawler, settings: Settings) -> None:
         theirs = crawler.request_fingerprinter
-        self.fingerprinter = CanonicalFingerprinter.wrapping(theirs, settings.rules)
+        self.fingerprinter = CanonicalRequestFingerprinter.wrapping(theirs, settings.rules)
         self.made_by = self.fingerprinter.rules.record()
         self.identify = self.fingerprinter.resolve
         self.window = settings[WINDOW]
@@ -57,11 +57,11 @@ class Identifier:
             seconds = min(seconds, self.window)
         return seconds / 2 if CHAIN in request.meta else seconds
 
-    def before(self, request: Request) -> Page:
+    def before(self, request: Request) -> MarkChain:
         """Return the marks of the pages that redirected to a request."""
         return self._chains.of(request)
 
-    def page_of(self, request: Request) -> Page:
+    def chain_of(self, request: Request) -> MarkChain:
         """Return the mark of a page, and those of the pages that redirected to it."""
         mark, _ = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)

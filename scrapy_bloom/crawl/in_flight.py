@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
-from twisted.python.failure import Failure as Error
+from twisted.python.failure import Failure
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
-from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of, place_of
+from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Reason, place_of, reason_of
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -44,7 +44,7 @@ class Visit:
         waits_for: how many must end first: the engine's work on it, and each request that has it
             as a parent.
         ended: how it counts if it has not failed.
-        failure: why it has failed; None if it has not.
+        reason: why it has failed; None if it has not.
         may_deal: whether the spider may yet deal with its failed download.
         status: the status of a response that no callback got, 0 if one did.
         start: identifies the start request that it is, or was made of, if that is not filtered.
@@ -54,7 +54,7 @@ class Visit:
     """
 
     __slots__ = (
-        *("ended", "failure", "mark", "marks", "may_deal", "next_mark", "parents", "roots"),
+        *("ended", "mark", "marks", "may_deal", "next_mark", "parents", "reason", "roots"),
         *("start", "status", "taken", "waits_for", "way"),
     )
 
@@ -67,7 +67,7 @@ class Visit:
         self.roots = _stored(parents)
         self.waits_for = 1
         self.ended = Ended.DONE
-        self.failure: Failure | None = None
+        self.reason: Reason | None = None
         self.may_deal = False
         self.status, self.start = 0, b""
         self.mark: bytes | None = None
@@ -144,7 +144,7 @@ class InFlight:
         if request in self._kept or request in self._visits:
             request = request.copy()
         self._kept[request] = visit
-        self._report.add(stats.HELD)
+        self._report.add(stats.UNSERIALIZABLE)
         self._report.inc("scheduler/unserializable")
         self._report.once(
             logging.WARNING,
@@ -172,8 +172,8 @@ class InFlight:
     def note_duplicate(self, request: Request, mark: bytes, origin: Visit | None = None) -> None:
         """Record that a request was dropped as a duplicate.
 
-        If the page it duplicates is only held in memory, the pages that led here must wait for it
-        as well: only the stored ones, since a held page waits for nothing but what it has yielded.
+        If the page it duplicates is only in memory, the pages that led here must wait for it as
+        well: only the stored ones, since one in memory waits for nothing but what it has yielded.
         If a redirect led to the page and it is in flight, the pages that led here wait, too, and
         fail with it: its mark is forgotten then, and only they can yield it again. What waits for
         a redirect to it waits even while it is stored only.
@@ -184,15 +184,15 @@ class InFlight:
         if waiting is not None and (ORIGINAL in request.meta or self._has(mark)):
             for page in self._led_to(request) if origin is None else (origin,):
                 self._await_target(page, mark, waiting)
-        for held in self.kept_marks.get(mark, ()):
-            if not held.waits_for:
+        for kept in self.kept_marks.get(mark, ()):
+            if not kept.waits_for:
                 continue  # it is done
-            for parent in _stored(self._led_to(request)) - held.roots:
-                if held in self._waiting_for(parent):
+            for parent in _stored(self._led_to(request)) - kept.roots:
+                if kept in self._waiting_for(parent):
                     continue
                 parent.waits_for += 1
-                held.parents += (parent,)
-                held.roots |= {parent}
+                kept.parents += (parent,)
+                kept.roots |= {parent}
 
     def _led_to(self, request: Request) -> tuple[Visit, ...]:
         if self._engine.is_from_start(request):
@@ -205,7 +205,7 @@ class InFlight:
         return tuple(visit for page, visit in self._visits.items() if may_be(page))
 
     def start_kept(self, request: Request) -> None:
-        """Record that a held request was taken."""
+        """Record that a request in memory was taken."""
         self._visits[request] = visit = self._kept.pop(request)
         visit.start = request.meta.get(START, b"")
         self._engine.sent(request)
@@ -234,9 +234,9 @@ class InFlight:
             visit.waits_for -= 1
             if not visit.waits_for:
                 self._done.append(visit)
-                if visit.taken is None and visit.failure:  # only its parents can yield it again
+                if visit.taken is None and visit.reason:  # only its parents can yield it again
                     for parent in visit.parents:
-                        parent.failure = parent.failure or visit.failure
+                        parent.reason = parent.reason or visit.reason
                 stack += visit.parents
                 if visit.mark is not None:
                     stack += self._end_target(visit, visit.mark)
@@ -279,9 +279,9 @@ class InFlight:
             origin.ended = Ended.REDIRECTED
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
-            self._fail(origin, Failure(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
+            self._fail(origin, Reason(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
         if mark is not None and (mark == origin.mark or self._leads_back(request, mark)):
-            self._fail(origin, Failure("too many redirects", request.url[:MOST_MESSAGE]))
+            self._fail(origin, Reason("too many redirects", request.url[:MOST_MESSAGE]))
             origin.way += (mark,)
 
     def _leads_back(self, request: Request, mark: bytes) -> bool:
@@ -366,7 +366,7 @@ class InFlight:
             self._expect(visit.next_mark, waiting)
             return []
         for page in waiting:
-            page.failure = page.failure or visit.failure
+            page.reason = page.reason or visit.reason
         return waiting
 
     # What the engine tells
@@ -387,10 +387,10 @@ class InFlight:
         visit = self._visits.get(request)
         if visit is None:
             return
-        visit.status = 0 if isinstance(result, Error) else result.status
-        failure = failure_of(result, request, self._statuses)
-        if failure is not None:
-            self._fail_unless_dealt_with(request, visit, failure)
+        visit.status = 0 if isinstance(result, Failure) else result.status
+        reason = reason_of(result, request, self._statuses)
+        if reason is not None:
+            self._fail_unless_dealt_with(request, visit, reason)
 
     def reached(self, request: Request) -> None:
         """Note that a response reaches its callback, which deals with its status."""
@@ -399,20 +399,20 @@ class InFlight:
             visit.status = 0
             self._deal_with(visit)
 
-    def unreached(self, error: Error, request: Request) -> None:
+    def unreached(self, error: Failure, request: Request) -> None:
         """Note that the response of a request does not reach its callback, due to an error."""
         visit = self._visits.get(request)
-        if visit is None or not visit.status or visit.failure:  # no response, or it counts already
+        if visit is None or not visit.status or visit.reason:  # no response, or it counts already
             return
         if not isinstance(error.value, IgnoreRequest):
-            self._fail_unless_dealt_with(request, visit, Failure.of(error.value, place_of(error)))
+            self._fail_unless_dealt_with(request, visit, Reason.of(error.value, place_of(error)))
 
-    def _fail_unless_dealt_with(self, request: Request, visit: Visit, failure: Failure) -> None:
+    def _fail_unless_dealt_with(self, request: Request, visit: Visit, reason: Reason) -> None:
         """Note a failure that the spider may yet deal with, unless the spider is closing."""
         if self._engine.closing:
             del self._visits[request]  # it stays stored
             return
-        visit.failure, visit.may_deal = failure, True
+        visit.reason, visit.may_deal = reason, True
         self._undecided += 1
 
     def made_item(self, request: Request | None) -> None:
@@ -422,15 +422,15 @@ class InFlight:
 
     def _deal_with(self, visit: Visit) -> None:
         if visit.may_deal:
-            visit.failure, visit.may_deal = None, False
+            visit.reason, visit.may_deal = None, False
             self._undecided -= 1
 
-    def item_failed(self, failure: Error, request: Request | None) -> None:
+    def item_failed(self, failure: Failure, request: Request | None) -> None:
         """Note an error of a pipeline."""
         if request in self._visits:
-            self._fail(self._visits[request], Failure.of(failure.value, place_of(failure)))
+            self._fail(self._visits[request], Reason.of(failure.value, place_of(failure)))
 
-    def raised(self, failure: Error, request: Request) -> None:
+    def raised(self, failure: Failure, request: Request) -> None:
         """Note an error of a callback or errback.
 
         A page whose callback closes the spider, or fails while the spider is closing, is never
@@ -441,7 +441,7 @@ class InFlight:
             return
         closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing):
-            self._fail(visit, Failure.of(error, place_of(failure)))
+            self._fail(visit, Reason.of(error, place_of(failure)))
             return
         self._undecided -= visit.may_deal
         del self._visits[request]
@@ -453,15 +453,15 @@ class InFlight:
             getattr(error, "reason", error),
         )
 
-    def _fail(self, visit: Visit, failure: Failure) -> None:
+    def _fail(self, visit: Visit, reason: Reason) -> None:
         self._undecided -= visit.may_deal
-        visit.failure, visit.may_deal = visit.failure or failure, False  # the first one counts
+        visit.reason, visit.may_deal = visit.reason or reason, False  # the first one counts
 
 
 def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
     """Return the stored visits among these, and the roots of the others.
 
-    Those of a single one are shared and not copied, as a chain of held pages may be long.
+    Those of a single one are shared and not copied, as a chain of pages in memory may be long.
     """
     if len(visits) == 1:
         (visit,) = visits

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import CHAIN
-from scrapy_bloom.crawl.identity import Identifier, Page
+from scrapy_bloom.crawl.identity import Identifier, MarkChain
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.report import Report, Verdict, give_up
 from scrapy_bloom.crawl.serialize import Unstorable
@@ -42,7 +42,7 @@ class Marks(Protocol):
     def __contains__(self, mark: bytes, /) -> bool:
         """Return whether a mark is there, as far as is known."""
 
-    def forget_many(self, marks: Page, /) -> list[bool] | Deferred[list[bool]]:
+    def forget_many(self, marks: MarkChain, /) -> list[bool] | Deferred[list[bool]]:
         """Make marks eligible again; return for each whether it was there."""
 
 
@@ -72,7 +72,7 @@ class Judge:
         self._identify, self._max_age = identifier.identify, identifier.max_age
         self.ledger = Ledger()
         # Dropped redirects: the mark of their target, and those of the pages on the way.
-        self._dropped: deque[tuple[bytes, Page]] = deque(maxlen=MOST_DROPPED)
+        self._dropped: deque[tuple[bytes, MarkChain]] = deque(maxlen=MOST_DROPPED)
 
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
         """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
@@ -81,20 +81,20 @@ class Judge:
         """
         meta = request.meta
         try:
-            page, steps = self._identify(request)
-            if CHAIN in meta and page.hex() in meta[CHAIN]:
+            mark, steps = self._identify(request)
+            if CHAIN in meta and mark.hex() in meta[CHAIN]:
                 self._report.count(EXEMPT, steps)
                 return EXEMPT
-            seen = ask(page, self._max_age(request) if MAX_AGE in meta else None)
+            seen = ask(mark, self._max_age(request) if MAX_AGE in meta else None)
             if seen is False:
                 self._report.count(NEW, steps)
                 return NEW
             if seen is True:
-                return self._drop(request, page, steps)
-            return seen.addCallback(self._answered, request, page, steps)
+                return self._drop(request, mark, steps)
+            return seen.addCallback(self._answered, request, mark, steps)
         except Unstorable as error:
             self._report.count(NEW, steps)
-            error.marks = (page,)
+            error.marks = (mark,)
             raise
         except Exception as error:  # raising would lose the page
             return self._fail(request, error)
@@ -103,19 +103,19 @@ class Judge:
         self,
         seen: bool,  # noqa: FBT001 - a callback
         request: Request,
-        page: bytes,
+        mark: bytes,
         steps: tuple[str, ...],
     ) -> Verdict:
         """Return the verdict on a request once it is known whether its mark was there."""
         if seen:
-            return self._drop(request, page, steps)
+            return self._drop(request, mark, steps)
         self._report.count(NEW, steps)
         return NEW
 
-    def _drop(self, request: Request, page: bytes, steps: tuple[str, ...]) -> Verdict:
+    def _drop(self, request: Request, mark: bytes, steps: tuple[str, ...]) -> Verdict:
         """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
         if CHAIN in request.meta:
-            self._dropped.append((page, self.identifier.before(request)))
+            self._dropped.append((mark, self.identifier.before(request)))
         self._report.count(SEEN, steps)
         return SEEN
 
@@ -136,12 +136,12 @@ class Judge:
         Pages that redirected to it are forgotten as well, even if those redirects were dropped.
         """
         try:
-            page = self.identifier.page_of(request)
-            known = any(mark in self.marks for mark in page)
+            chain = self.identifier.chain_of(request)
+            known = any(mark in self.marks for mark in chain)
         except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
-        Deferred.fromCoroutine(self._forget(request, page))
+        Deferred.fromCoroutine(self._forget(request, chain))
         return known
 
     def withdraw(self, request: Request) -> bool:
@@ -153,9 +153,9 @@ class Judge:
         :returns: whether it was marked, if that is known at once.
         """
         answers: list[bool] = []
-        for pages in self._following(self.identifier.page_of(request)):
-            for page in pages:
-                answer = self.marks.forget_many(page)
+        for chains in self._following(self.identifier.chain_of(request)):
+            for chain in chains:
+                answer = self.marks.forget_many(chain)
                 if isinstance(answer, Deferred):
                     answer.addBoth(self._withdrawn, self.ledger.ask())
                 else:
@@ -165,27 +165,27 @@ class Judge:
     def _withdrawn(self, _: object, question: int) -> None:
         self.ledger.answer(question)
 
-    def _following(self, page: Page) -> Iterator[list[Page]]:
-        """Yield pages to forget, in batches, until nothing follows: first a page alone.
+    def _following(self, chain: MarkChain) -> Iterator[list[MarkChain]]:
+        """Yield what to forget, in batches, until nothing follows: first one page's alone.
 
         Next come those whose redirects to it were dropped, and so on. Forget a batch before asking
         for the next: such a redirect may be dropped until then.
         """
-        pages = [page]
-        while pages:
-            yield pages
-            marks, dropped = {mark for page in pages for mark in page}, self._dropped
-            pages = [page for target, page in dropped if target in marks]
-            if pages:
-                others = (chain for chain in dropped if chain[0] not in marks)
+        chains = [chain]
+        while chains:
+            yield chains
+            marks, dropped = {mark for chain in chains for mark in chain}, self._dropped
+            chains = [before for target, before in dropped if target in marks]
+            if chains:
+                others = (each for each in dropped if each[0] not in marks)
                 self._dropped = deque(others, maxlen=MOST_DROPPED)
 
-    async def _forget(self, request: Request, page: Page) -> None:
+    async def _forget(self, request: Request, chain: MarkChain) -> None:
         """Forget a page, and those that follow it; no page in flight is done before that."""
         question = self.ledger.ask()
         try:
-            for pages in self._following(page):
-                answers = [self.marks.forget_many(page) for page in pages]
+            for chains in self._following(chain):
+                answers = [self.marks.forget_many(each) for each in chains]
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer
                     self._report.add(stats.FORGOTTEN if any(known) else stats.NOT_FORGOTTEN)

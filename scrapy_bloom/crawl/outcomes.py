@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.exceptions import IgnoreRequest
-from twisted.python.failure import Failure as Error
+from twisted.python.failure import Failure
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -40,7 +40,7 @@ class Ended(Enum):
     """Another request stands for its page, which counts when that one ends."""
 
 
-class Failure(NamedTuple):
+class Reason(NamedTuple):
     """Why a page has failed.
 
     Attributes:
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
     message: str = ""
 
     @classmethod
-    def of(cls, error: BaseException | None, place: str = "") -> Failure:
+    def of(cls, error: BaseException | None, place: str = "") -> Reason:
         """Return the failure that is an exception."""
         try:
             message = str(error)
@@ -62,23 +62,23 @@ class Failure(NamedTuple):
         return cls(f"{name} in {place}" if place else name, message[:MOST_MESSAGE])
 
 
-def failure_of(answer: Any, request: Request, statuses: Collection[int]) -> Failure | None:
+def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason | None:
     """Return why a download has failed; None if it has not.
 
     :param answer: the response, or the error.
     :param statuses: those that are failures.
     """
-    if not isinstance(answer, Error):
+    if not isinstance(answer, Failure):
         status = getattr(answer, "status", None)
-        return Failure(str(status)) if status in statuses else None
+        return Reason(str(status)) if status in statuses else None
     error = answer.value
     if isinstance(error, IgnoreRequest):  # nobody has chosen to ignore an endless redirect
         endless = request.meta.get("redirect_ttl") == 0
-        return Failure("too many redirects", request.url[:MOST_MESSAGE]) if endless else None
-    return Failure.of(error)
+        return Reason("too many redirects", request.url[:MOST_MESSAGE]) if endless else None
+    return Reason.of(error)
 
 
-def place_of(error: Error) -> str:
+def place_of(error: Failure) -> str:
     """Return the name of the project's function that raised an error, or called what did."""
     name, trace = "?", getattr(error.value, "__traceback__", None)
     while trace is not None:

@@ -80,6 +80,7 @@ class Report:
         self._total = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
+        self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._gave_up = False
         self._kinds: set[str] = set()  # of failures that have a stat
@@ -118,8 +119,8 @@ class Report:
             self.warn(
                 f"{_MANY} pages were redirected to {url}, which was fetched for another one: a page"
                 f" to log in, or that blocks crawlers? They are not parsed, and count as redirected"
-                f" to seen pages. To have them fetched again by the next run, add the status of the"
-                f" redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
+                f" to pages seen before. To have them fetched again by the next run, add the status"
+                f" of the redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
             )
 
     def flush(self) -> None:
@@ -181,6 +182,7 @@ class Report:
         self.set(stats.RESTORED, restored)
         if unclean:
             self.set(stats.UNCLEAN_STOP, 1)
+        self._opened = True
         self._noun, settings = noun, Settings.of(self._crawler)
         self.log(
             logging.INFO,
@@ -216,22 +218,24 @@ class Report:
         self.log(logging.INFO, "%s: %s", self._noun, ", ".join(words))
 
     def closed(self, reason: str = "") -> None:
-        """Log a summary of this run, if anything was checked.
+        """Log a summary of this run, unless the crawl was refused.
 
         :param reason: why the spider closes.
         """
         self.flush()
         checked = self._get(stats.CHECKED)
-        if reason == "finished":
+        is_finished = reason == "finished"
+        if is_finished:
             self._warn_if_all_was_seen(checked)
+        if not (self._opened or checked):
+            return
         account = None if self._gave_up else self.account  # else it is not known what is stored
-        if account is not None and (account.pages or self.unlisted or checked):
-            text = f"{account.with_failed(self.unlisted)}; {self._loss()}."
-            self.once(logging.INFO, "Crawl stopped: %s", text)
-        elif checked:
+        text = str(account.with_failed(self.unlisted)) if account is not None else ""
+        if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
-            new = f"{self._get(stats.NEW):,} of them new, {self._loss()}"
-            self.once(logging.INFO, "%s closed: %s, %s", self._noun, text, new)
+            text += f", {self._get(stats.NEW):,} of them new"
+        ended = "finished" if is_finished else "stopped"
+        self.once(logging.INFO, "Crawl %s: %s; %s.", ended, text, self._loss())
 
     def _warn_if_all_was_seen(self, checked: int) -> None:
         """Warn if ``start()`` has yielded only what was known, and nothing waited."""

@@ -15,6 +15,7 @@ from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.slices import EMPTY, Slice
 from scrapy_bloom.filter.stored import read_filter, tables_of
+from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, Span, read_age, write_span
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,12 +36,12 @@ class LocalFilter(DatedSlices):
     when it was added; being seen again does not extend that. If the clock goes back, dates in the
     future count as now.
 
-    :param capacity: items expected, in a whole window if there is one: 1 to 10,000,000,000. Beyond
-        it the filter grows.
+    :param capacity: items expected, in a whole window if there is one: 1 to 10,000,000,000, also
+        as ``"10M"``. Beyond it the filter grows.
     :param error_rate: bound for the share of new items that are called seen, in total, from 1e-15
         to below 1.
-    :param window: seconds that items are kept, from 1 to 3,153,600,000, a hundred years; None to
-        keep them forever.
+    :param window: how long items are kept, from 1 second to a hundred years: seconds, a
+        `timedelta`, or text such as ``"30d"``; None to keep them forever.
     :param digests: whether fingerprints of 20 bytes are SHA-1 digests, as Scrapy's are. Pass False
         if others can choose their bytes: all then go through a slower hash.
     :param clock: returns the time in seconds since 1970.
@@ -49,10 +50,30 @@ class LocalFilter(DatedSlices):
     Attributes:
         capacity: as given.
         error_rate: as given.
-        window: as given.
+        window: in seconds.
         digests: as given.
         clock: as given.
     """
+
+    def __init__(  # said here, so that errors name this class
+        self,
+        capacity: float | str = DEFAULT_CAPACITY,
+        error_rate: float | str = DEFAULT_ERROR_RATE,
+        *,
+        window: Span | None = None,
+        digests: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(capacity, error_rate, window=window, digests=digests, clock=clock)
+
+    def __len__(self) -> int:
+        """Return how many fingerprints were added, but for those that were called seen."""
+        return self.items
+
+    def __repr__(self) -> str:
+        window = "" if self.window is None else f", window={write_span(self.window)!r}"
+        counts = f"{len(self):,} of {self.capacity:,}"
+        return f"<LocalFilter: {counts} fingerprints, error_rate={self.error_rate:g}{window}>"
 
     def add(self, fingerprint: bytes) -> bool:
         """Add one fingerprint; return whether it was there before."""
@@ -93,13 +114,15 @@ class LocalFilter(DatedSlices):
         """Add a batch; return for each, in order, whether it was there before."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
-    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether this method let a fingerprint through less than `max_age` seconds ago.
+    def add_aged(self, fingerprint: bytes, max_age: Span) -> bool:
+        """Return whether this method let a fingerprint through less than `max_age` ago.
 
         If not, add it and remember the time, at about 130 bytes per fingerprint. One that was added
         only by other methods is let through, since its time is unknown.
+
+        :param max_age: seconds, a `timedelta`, or text such as ``"12h"``.
         """
-        fingerprint = _as_bytes(fingerprint)
+        fingerprint, max_age = _as_bytes(fingerprint), read_age("max_age", max_age)
         now = self.clock()
         last = self.ages.get(fingerprint)
         if last is not None and last > now:  # the clock went back: it counts as now
@@ -272,7 +295,13 @@ def _as_bytes(fingerprint: bytes) -> bytes:
 
     :raises TypeError: if it is not bytes-like.
     """
-    return fingerprint if fingerprint.__class__ is bytes else bytes(memoryview(fingerprint))
+    if fingerprint.__class__ is bytes:
+        return fingerprint
+    try:
+        return bytes(memoryview(fingerprint))
+    except TypeError:
+        kind = type(fingerprint).__name__
+        raise TypeError(f"a fingerprint must be bytes, or bytes-like, not {kind}") from None
 
 
 def _not_united(why: str) -> SettingError:

@@ -19,6 +19,7 @@ from scrapy_bloom.filter.slices import Changes, Slice
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
+    Span,
     read_capacity,
     read_error_rate,
     read_window,
@@ -48,10 +49,10 @@ class DatedSlices:
 
     def __init__(
         self,
-        capacity: int = DEFAULT_CAPACITY,
-        error_rate: float = DEFAULT_ERROR_RATE,
+        capacity: float | str = DEFAULT_CAPACITY,
+        error_rate: float | str = DEFAULT_ERROR_RATE,
         *,
-        window: float | None = None,
+        window: Span | None = None,
         digests: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
@@ -32,7 +32,7 @@ from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
-from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -76,7 +76,7 @@ class LocalBackend(Backend):
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, job: Job, queues: Queues, starts: Starts) -> None:
+    def __init__(self, crawl: Crawl, job: Job, queues: Queues, starts: StoredStarts) -> None:
         self._job, self._store, self._queues = job, job.store, queues
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
@@ -117,7 +117,7 @@ class LocalBackend(Backend):
             await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             await run_beside(queues.read_waiting)
-            starts = await run_beside(partial(Starts, job.store, queues))
+            starts = await run_beside(partial(StoredStarts, job.store, queues))
             await run_beside(job.begin)
         opened = cls(crawl, job, queues, starts)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
@@ -231,12 +231,12 @@ class LocalBackend(Backend):
         self._count(f"{ended.value} {status}", 1)
 
     def fail(
-        self, taken: Taken, failure: Failure, way: Collection[bytes], start: bytes = b""
+        self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Move the row of a request to the failed list with the next commit."""
         if start:
             self._reopen(start)
-        self._store.fail(taken.row, Failed.of(taken.body, failure, time.time()), start or None)
+        self._store.fail(taken.row, Failed.of(taken.body, reason, time.time()), start or None)
         if way:
             self._store.filter.forget_many(way)
 
@@ -275,7 +275,7 @@ class LocalBackend(Backend):
         if self.due == inf:
             self.due = time.monotonic() + self.interval
 
-    async def exchange(self, *, busy: bool, held: bool) -> bool:  # noqa: ARG002 - all is known here
+    async def exchange(self, *, busy: bool, in_memory: bool) -> bool:  # noqa: ARG002 - all is known here
         """Commit what has changed."""
         self.due = inf
         if self.broken or not self._store.dirty:
@@ -305,7 +305,7 @@ class LocalBackend(Backend):
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
         self.interval = max(INTERVAL, PAUSE * (perf_counter() - began))
-        self._report.set(stats.PENDING, len(self._store))
+        self._report.set(stats.WAITING, len(self._store) - self._store.in_flight)
         return True
 
     async def _let_log_catch_up(self) -> None:
@@ -331,7 +331,7 @@ class LocalBackend(Backend):
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
         self._report.describe(replace(info, items=info.items - len(self._kept_marks)))
-        self._report.set(stats.PENDING, len(self._store))
+        self._report.set(stats.WAITING, len(self._store))
         self._report.flush()
         return stored
 
@@ -423,12 +423,15 @@ class LocalBackend(Backend):
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:
     """Log and count what a job has at the start of a run."""
-    contents = ""
+    contents, again = "", job.store.failed.left
     if job.previous or job.restored or waiting:
-        contents = f"{counted(job.restored, 'page')} known, {counted(waiting, 'request')} to fetch"
+        to_fetch = counted(waiting + again, "request")
+        contents = f"{counted(job.restored, 'page')} known, {to_fetch} to fetch"
     if job.in_flight:
         contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
         report.set(stats.RECOVERED, job.in_flight)
+    if again:
+        contents += f", {again:,} of them failed in earlier runs"
     resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
     report.opened(
         "Crawl state",
@@ -438,10 +441,8 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         restored=job.restored,
         unclean=unclean,
     )
-    report.set(stats.PENDING, len(job.store))
-    if again := job.store.failed.left:
-        report.fetched_again(again)
-    elif job.is_finished(waiting=waiting > 0):
+    report.set(stats.WAITING, len(job.store))
+    if not again and job.is_finished(waiting=waiting > 0):
         report.finished(job.folder, job.restored)
 
 

@@ -29,7 +29,7 @@ _MOST: Final = 10_000
 """How many are noted. More of them are stored once more by each run."""
 
 
-class Starts:
+class StoredStarts:
     """The start requests of a job that wait.
 
     :param store: of the job, as after opening.

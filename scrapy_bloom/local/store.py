@@ -402,9 +402,9 @@ class Store:
         """Return the filter, and how many marks the journal has."""
         meta, journal = self.meta, 0
         if "secret" not in meta and not self._commits:
-            filter_ = fresh or LocalFilter()
+            filter_ = LocalFilter() if fresh is None else fresh
         else:
-            filter_ = fresh or LocalFilter(meta["capacity"], meta["error_rate"])
+            filter_ = LocalFilter(meta["capacity"], meta["error_rate"]) if fresh is None else fresh
             window, filter_.changes = filter_.window, Changes()
             journal = read_filter(filter_, database, meta)
             if fresh is not None:

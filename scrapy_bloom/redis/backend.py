@@ -25,7 +25,7 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
-from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
 from scrapy_bloom.crawl.report import give_up
@@ -49,7 +49,7 @@ from scrapy_bloom.redis.reporting import (
     warn_of_refused,
     write_stats,
 )
-from scrapy_bloom.redis.starting_over import Starts
+from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
@@ -86,8 +86,8 @@ class RedisBackend(Backend):
         self._turns = Turns(engine, self._downloads, report, by_host=by_host)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, crawl.in_flight, most)
-        self._starts = Starts(engine, crawl.spider, queue)
-        # Marks of requests that were held in memory: Redis has none of them.
+        self._starts = StartRunner(engine, crawl.spider, queue)
+        # Marks of requests that wait in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._idle_since, self._wait_logged, self.due = inf, -inf, 0.0
@@ -204,11 +204,11 @@ class RedisBackend(Backend):
         self._queue.end(taken, Ending(ended, status, start))
 
     def fail(
-        self, taken: Taken, failure: Failure, way: Collection[bytes], start: bytes = b""
+        self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Report with the next call that a request has failed."""
         read, name = self._reading.fields, self._queue.shared.name
-        failed = Failed.of(taken.body, failure, time.time(), name, read=read)
+        failed = Failed.of(taken.body, reason, time.time(), name, read=read)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
             with suppress(Exception):  # what is in the request, or the project's fingerprinter
@@ -285,14 +285,15 @@ class RedisBackend(Backend):
     def dirty(self) -> bool:
         return self._queue.has_work
 
-    async def exchange(self, *, busy: bool, held: bool) -> bool:
+    async def exchange(self, *, busy: bool, in_memory: bool) -> bool:
         """Make a call if there is anything to send, to take or to look for."""
         self.due = inf
         want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
         self._queue.next_call.paces.update(self._turns.take_paces())
         call = self._queue.prepare(
             want,
-            look=held or not (busy or self._has_more),  # for what others have made and leave alone
+            look=in_memory
+            or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
             through=self._engine.has_started and not self._starts.running,
@@ -310,7 +311,7 @@ class RedisBackend(Backend):
             self._idle_since = inf
         if answer.fetched_again:
             self._report.fetched_again(answer.fetched_again)
-        idle = not (busy or held or self._has_more)
+        idle = not (busy or in_memory or self._has_more)
         self._over = idle and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
@@ -388,7 +389,7 @@ class RedisBackend(Backend):
         account = await run_beside(self._queue.close)
         if not self.broken:
             self._report.account = account = account or self.account()
-            warn_of_failed(self._report, account)
+            warn_of_failed(self._report, account, self._spider.name)
         return not (self.broken or self._queue.has_work)
 
     # What waits

@@ -42,6 +42,9 @@ COMMANDS: Final = (
 )
 """Commands that a user's ACL must allow."""
 
+READING_COMMANDS: Final = ("zcount", "zrange", "zscan")
+"""Further ones that ``scrapy bloom`` needs to show what waits."""
+
 CLUSTER_COMMANDS: Final = ("cluster|slots", "command")
 """Commands with which redis-py finds the nodes of a cluster."""
 
@@ -248,7 +251,8 @@ class Server:
         elif forbidden:
             text += (
                 f" On all keys that begin with the filter's key the ACL must allow"
-                f" +{' +'.join(COMMANDS)}; in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
+                f" +{' +'.join(COMMANDS)}; for 'scrapy bloom' also +{' +'.join(READING_COMMANDS)};"
+                f" in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
         elif isinstance(error, HandshakeError):
             text += " Does it speak TLS at this port? Without TLS its URL begins with redis://."

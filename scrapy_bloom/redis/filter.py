@@ -24,6 +24,8 @@ from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
     DEFAULT_ERROR_RATE,
+    Span,
+    read_age,
     read_capacity,
     read_error_rate,
     read_window,
@@ -97,9 +99,9 @@ class RedisFilter:
         url: str,
         *,
         key: str,
-        capacity: int = DEFAULT_CAPACITY,
-        error_rate: float = DEFAULT_ERROR_RATE,
-        window: float | None = None,
+        capacity: float | str = DEFAULT_CAPACITY,
+        error_rate: float | str = DEFAULT_ERROR_RATE,
+        window: Span | None = None,
         on_error: Literal["auto", "close"] = "auto",
         timeout: float = REDIS_TIMEOUT.default,
     ) -> Self:
@@ -108,12 +110,12 @@ class RedisFilter:
         :param url: ``redis://[user:password@]host[:port][/database]``, ``rediss://`` for TLS,
             ``sentinel://host,host/service``, ``unix:///path``. Any cluster node will do.
         :param key: as for the class, like `on_error` and `timeout`.
-        :param capacity: items expected, 1 to 10,000,000,000. Beyond it the filter grows. To
-            an existing filter it applies from the next time that it grows.
+        :param capacity: items expected, 1 to 10,000,000,000, also as ``"10M"``. Beyond it the
+            filter grows. To an existing filter it applies from the next time that it grows.
         :param error_rate: bound for the share of new items that are called seen, in total, from
             1e-15 to below 1.
-        :param window: seconds that items are kept, at least, and at most an eighth longer; None to
-            keep them forever.
+        :param window: how long items are kept, at least, and at most an eighth longer: seconds, a
+            `timedelta`, or text such as ``"30d"``; None to keep them forever.
         :raises BloomError: as the class does.
         """
         plan = Plan(
@@ -181,16 +183,17 @@ class RedisFilter:
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(mark, True) for mark in asked]
 
-    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
-        """Return whether this method let a fingerprint through less than `max_age` seconds ago.
+    def add_aged(self, fingerprint: bytes, max_age: Span) -> bool:
+        """Return whether this method let a fingerprint through less than `max_age` ago.
 
         This counts all workers, by the server's clock. If not, add it and remember the time. One
         that was added only by other methods is let through, since its time is unknown.
 
+        :param max_age: seconds, a `timedelta`, or text such as ``"12h"``.
         :raises BackendError: as :meth:`add_many`.
         :raises FilterLostError: as :meth:`add_many`.
         """
-        return self._mark([fingerprint], max_age)[fingerprint]
+        return self._mark([fingerprint], read_age("max_age", max_age))[fingerprint]
 
     def __contains__(self, fingerprint: bytes) -> bool:
         """Return whether the fingerprint was added. Changes nothing."""

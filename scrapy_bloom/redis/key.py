@@ -456,8 +456,8 @@ class SharedKey:
         if back or failed:
             logger.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: %s requests of workers that missed their lease are back in the queue, %s were"
-                " moved to the failed list",
+                "%s: requeued %s requests from workers whose lease expired, and moved %s to the"
+                " failed list",
                 *(self.place, f"{back:,}", f"{failed:,}"),
             )
 

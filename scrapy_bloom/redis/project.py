@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.fingerprinter import CanonicalFingerprinter
+from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.plan import Plan
@@ -96,7 +96,7 @@ def key_of(settings: Settings, *, spider: str, project: str, made: Spider | None
 
 def plan_of(
     settings: Settings,
-    fingerprinter: CanonicalFingerprinter,
+    fingerprinter: CanonicalRequestFingerprinter,
     made_by: dict[str, Any],
     *,
     project: str = "",

@@ -241,7 +241,7 @@ class SharedQueue:
         else:
             logger.warning(
                 "%s: this worker missed its lease of %g s: it stood still, or could not reach"
-                " Redis. Others have what it had taken; it goes on.",
+                " Redis. Others have what it had taken; it continues.",
                 *(self.shared.place, upkeep.LEASE),
             )
         return Answer(void=True, start_over=bool(lost))

@@ -234,11 +234,25 @@ class Reader:
         """
         client, base = self._worker.client, beginning(self._key)
         with self._worker.explained():
-            slots = client.zrange(base + "turns", 0, count - 1)
+            slots = client.zrange(base + "turns", 0, count - 1) if count else ()
             ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
             first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
             in_turn = chain.from_iterable(zip_longest(*first))
             yield from map(Taken.read_member, islice(filter(None, in_turn), count))
+
+    def delayed(self, count: int) -> Iterator[tuple[Taken, float]]:
+        """Yield requests that wait for a time, each with its own, in seconds since 1970.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        if count:
+            _, skew = self.clock()
+            key = beginning(self._key) + "later"
+            with self._worker.explained():
+                range_ = self._worker.client.zrangebyscore
+                found = range_(key, "-inf", "inf", 0, count, withscores=True)
+            for member, due in found:
+                yield Taken.read_member(member), due / SECOND - skew
 
     def clock(self) -> tuple[int, float]:
         """Return the time of requests and slots, in microseconds.

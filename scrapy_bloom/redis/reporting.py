@@ -46,9 +46,11 @@ def report_opened(
     state = shared.state
     contents = f"{counted(state.items, 'page')} known"
     if not crawl:
-        contents += "; a kill loses what this process has to fetch"
-    elif state.items or state.counts.waiting or state.counts.taken:
-        contents += f", {counted(state.counts.waiting, 'request')} waiting"
+        contents += "; if this process is killed, its pending requests are lost"
+    elif state.items or state.counts.waiting or state.counts.taken or state.counts.failed:
+        contents += f", {counted(state.counts.waiting, 'request')} to fetch"
+        if failed := state.counts.failed:
+            contents += f", {failed:,} on the failed list"
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
@@ -139,13 +141,13 @@ def log_waiting(report: Report, queue: SharedQueue) -> None:
     run_beside(queue.shared.holders).addCallbacks(log, lambda _: None)
 
 
-def warn_of_failed(report: Report, account: Account) -> None:
+def warn_of_failed(report: Report, account: Account, spider: str) -> None:
     """Warn if there are requests on the failed list that no page is to blame for."""
     if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
             f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
             f" {MOST_TRIES} workers died with it or were blocked by it. 'scrapy bloom queue"
-            f" --failed' shows which, and 'scrapy bloom queue --retry' puts them back."
+            f" --spider {spider} --failed' shows which, and with '--retry' puts them back."
         )
 
 
@@ -160,7 +162,7 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     ):
         report.set_if_used(stat, value)
     # What was sent may be there, and its answer lost.
-    report.set(stats.PENDING, queue.waiting + queue.offering)
+    report.set(stats.WAITING, queue.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 
@@ -171,4 +173,4 @@ def describe_crawl(shared: SharedKey) -> tuple[str, ...]:
         return ()
     held = f", {counts.held:,} left alone" if counts.held else ""
     hosts = counted(counts.hosts, "host") + held
-    return f"{counts.taken:,} in all", counted(counts.workers, "worker"), hosts
+    return f"{counts.taken:,} across {counted(counts.workers, 'worker')}", hosts

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Starts:
+class StartRunner:
     """Runs the spider's ``start()``, no faster than the server takes its requests.
 
     :param engine: which is about to run it for the first time.

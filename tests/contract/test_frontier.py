@@ -42,7 +42,7 @@ class Engine:
         self.watch = self.before_closing = self.sent = self.take_back = lambda *_, **__: None
         self.yielded_by = self.is_from_start = lambda _: None
         self.has = self.is_downloading = self.working.__contains__
-        self.slot_of = lambda _: "slot"
+        self.slot_of, self.take_all_back = lambda _: "slot", lambda: 0
 
     def wake(self):
         self.woken += 1
@@ -61,6 +61,7 @@ class Shelf(Backend):
         self.answers_later, self.asked = answers_later, []
         self.marks, self.stored, self.taken, self.released = set(), [], {}, []
         self.exchanges, self.closed, self.unstorable = 0, False, False
+        self.stopped = False
 
     def offer(self, request, due, mark, max_age):  # noqa: ARG002
         if mark is not None and mark in self.marks:
@@ -124,10 +125,13 @@ class Shelf(Backend):
     def dirty(self):
         return self.due == 1.0
 
-    async def exchange(self, *, busy, held):  # noqa: ARG002
+    async def exchange(self, *, busy, in_memory):  # noqa: ARG002
         self.due = float("inf")
         self.exchanges += 1
         return True
+
+    def stop(self):
+        self.stopped = True
 
     async def close(self):
         self.closed = True
@@ -325,3 +329,20 @@ def test_an_error_that_nobody_expects_is_logged_once_and_the_exchange_made_again
     assert caplog.records[-1].levelno == logging.ERROR
     crawl.look()
     assert crawl.backend.exchanges == 1
+
+
+def test_what_has_not_begun_goes_back_as_soon_as_the_spider_closes(calls, caplog):
+    """Other workers fetch it meanwhile."""
+    caplog.set_level(logging.INFO)
+    crawl = Crawling(calls)
+    page, waiting = (crawl.begin(f"https://a.test/{number}") for number in range(2))
+    crawl.look()
+    assert not crawl.backend.stopped
+    crawl.engine.closing = True
+    crawl.engine.take_all_back = lambda: [crawl.engine.working.remove(waiting)].count(None)
+    crawl.frontier.enqueue(Request("https://a.test/2"))
+    crawl.look()
+    assert crawl.backend.stopped
+    assert crawl.engine.working == {page}
+    [said] = [text for text in caplog.messages if text.startswith("The spider is closing")]
+    assert "finishing 1 page;" in said

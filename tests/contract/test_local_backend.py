@@ -16,7 +16,7 @@ from support.internals import database_of
 
 from scrapy_bloom.crawl.backend import Crawl
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local import log
@@ -24,7 +24,7 @@ from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
 
@@ -39,7 +39,7 @@ class Engine(SimpleNamespace):
 async def opened_in(job):
     """Return a job directory in which all hosts share one queue; and its engine."""
     crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
-    engine.is_from_start = lambda _: False
+    engine.is_from_start, engine.stats = lambda _: False, crawler.stats
     settings = Settings.of(crawler)
     crawl = Crawl(
         *(crawler, Spider("spider"), settings, Report(crawler), engine),
@@ -66,11 +66,11 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
             raise sqlite3.OperationalError("the disk is full")
 
         patched.setattr(Store, "commit", commit)
-        assert not await backend.exchange(busy=False, held=False)
+        assert not await backend.exchange(busy=False, in_memory=False)
     assert engine.woken == 1
     request, _ = backend.take()
     assert request.url == free.url
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     assert await backend.close()
 
 
@@ -94,7 +94,7 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
         (Job, "begin"),
         (Job, "close"),
         (Queues, "read_waiting"),
-        (Starts, "__init__"),
+        (StoredStarts, "__init__"),
     ):
         one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
         monkeypatch.setattr(owner, name, one)
@@ -111,7 +111,7 @@ async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch)
     known, fresh = fingerprints(6_000), fingerprints(6_000, "fresh")
     for page in known:
         backend.offer(Request("http://a.test/"), 0.0, page, None)
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     written = []
 
     def counted(write):
@@ -129,7 +129,7 @@ async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch)
     assert all(backend.forget_many(known))
     for number, page in enumerate(fresh):
         backend.offer(Request(f"http://b.test/{number}"), 0.0, page, None)
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     assert sum(written) > 12_000
     assert max(written) < 1_000
     monkeypatch.undo()
@@ -154,7 +154,7 @@ async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, mon
     monkeypatch.setattr(Log, "checkpoint", noted)
     for number in range(50):
         backend.offer(Request(f"http://a.test/{number}", body=bytes(10_000)), 0.0, None, None)
-        assert await backend.exchange(busy=False, held=False)
+        assert await backend.exchange(busy=False, in_memory=False)
     assert len(threads) > 3
     assert threading.current_thread() not in threads
     assert await backend.close()
@@ -168,7 +168,7 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
     due = backend.due
     backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None)
     assert backend.due == due < float("inf")
-    assert await backend.exchange(busy=False, held=False)
+    assert await backend.exchange(busy=False, in_memory=False)
     assert backend.due == float("inf")
     assert backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None) is True
     assert backend.due == float("inf")
@@ -179,8 +179,20 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
     ):
         change()
         assert backend.due < float("inf")
-        assert await backend.exchange(busy=False, held=False)
+        assert await backend.exchange(busy=False, in_memory=False)
     assert await backend.close()
+
+
+@ensureDeferred
+async def test_what_is_in_flight_does_not_wait(job):
+    backend, engine = await opened_in(job)
+    for number in range(3):
+        backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
+    assert backend.take()
+    assert await backend.exchange(busy=True, in_memory=False)
+    assert engine.stats.get_value("bloom/queue/waiting") == 2
+    assert await backend.close()  # it waits for the next run
+    assert engine.stats.get_value("bloom/queue/waiting") == 3
 
 
 # A site that fails for good
@@ -198,10 +210,10 @@ async def fail_all(job, pages, *, new=False):
         backend.offer(Request(f"http://a.test/{number}"), 0.0, b"%020d" % number, None)
     fetched = 0
     while (found := backend.take()) is not None:
-        backend.fail(found[1], Failure("503"), ())
+        backend.fail(found[1], Reason("503"), ())
         fetched += 1
         if fetched % 500 == 0:
-            assert await backend.exchange(busy=True, held=False)
+            assert await backend.exchange(busy=True, in_memory=False)
             assert backend.account().pages == pages
     assert backend.over
     assert await backend.close()

@@ -12,7 +12,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.local.store import Store
 
 
@@ -79,7 +79,7 @@ def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
     """Each run stored them once more. One that was done, or has changed, is a new one."""
     requests = [Request(f"http://a/{number}", dont_filter=True) for number in range(300)]
     queues = make()
-    starts = Starts(queues.store, queues)
+    starts = StoredStarts(queues.store, queues)
     for request in (*requests, requests[7]):
         digest = starts.digest(request)
         assert not starts.take(digest)
@@ -91,7 +91,7 @@ def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
     queues.store.commit()
     for _ in range(2):
         queues = make()
-        starts = Starts(queues.store, queues)
+        starts = StoredStarts(queues.store, queues)
         twice = [request for request in requests if starts.take(starts.digest(request))]
         assert twice == requests[5:]
         assert not starts.take(starts.digest(requests[9]))

@@ -26,7 +26,7 @@ from support.kinds import RAN, Color, Flags, Language
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL
-from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.errors import SettingError
 
@@ -414,7 +414,7 @@ def test_a_usual_request_is_not_read_when_it_is_written(monkeypatch):
 
 
 def test_a_request_in_redis_that_has_failed_is_read_as_strictly():
-    reading, failure = Reading(), Failure("500")
+    reading, failure = Reading(), Reason("500")
     hostile = next(bodies(RUNS["a call"]))
     carrier = pickle.dumps({"url": "http://x", "meta": {ORIGINAL: hostile}}, 4)
     for body in (hostile, carrier):

@@ -16,7 +16,7 @@ from support.queues import Crawler, account, exchange, left, mark_of
 from support.redis_plan import name_of
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Failure
+from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Reason
 from scrapy_bloom.redis.key import Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
@@ -370,7 +370,7 @@ def run_and_fail(server, key, now, *, new=0):
             queue.offer(Entry("f", mark_of(number), body, source=number))
         while not over:
             for taken in exchange(queue, 50, look=True, default=worker.default).taken:
-                failed = Failed.of(taken.body, Failure("503"), now)
+                failed = Failed.of(taken.body, Reason("503"), now)
                 member = replace(taken, body=failed.body).member
                 queue.fail(taken, Lost(taken.id, b"", failed._replace(body=member), ()))
                 fetched += 1

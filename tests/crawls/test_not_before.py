@@ -18,12 +18,12 @@ from support.sites import Pages, fan
 from support.spiders import Lambdas
 from twisted.internet.defer import Deferred, gatherResults
 
-from scrapy_bloom import retry_after
+from scrapy_bloom import hold, retry_after
 from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
-from scrapy_bloom.signals import hold_slot
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
@@ -161,7 +161,7 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(ke
     (line,) = (text for text in caplog.messages if text.startswith("Nothing can be fetched before"))
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
     assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
-    assert crawler.stats.get_value("bloom/frontier/later") == 1
+    assert crawler.stats.get_value("bloom/queue/later") == 1
 
 
 @ensureDeferred
@@ -223,14 +223,14 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog
         crawler = await crawl(spider, kept | WAITS_IN[where], url=pages.url + "/")
     first, second = pages.times.pop("/busy")
     assert second - first >= 2 - EARLY
-    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
+    [said] = [each.created for each in caplog.records if "pausing requests" in each.msg]
     # On a busy machine the next one may be sent before the answer is read.
     held = said - time.time() + time.monotonic()
     others = [moment for times in pages.times.values() for moment in times]
     assert len(others) == 4
     assert max(others) > held
     assert not [moment for moment in others if held < moment < first + 2 - EARLY]
-    assert crawler.stats.get_value("bloom/frontier/holds") == 1
+    assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
 @ensureDeferred
@@ -244,7 +244,7 @@ async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, 
         pages.pages |= {f"/to{name}": lambda path, _: pages.url + path[3:] for name in names}
         await crawl(Follower, {**kept, "DOWNLOAD_DELAY": 0.3}, url=pages.url + "/")
     first, _ = pages.times["/busy"]
-    [said] = [each.created for each in caplog.records if "asks to be left alone" in each.msg]
+    [said] = [each.created for each in caplog.records if "pausing requests" in each.msg]
     held = said - time.time() + time.monotonic()
     moments = [moment for name in names for moment in pages.times[name]]
     assert len(moments) == 8
@@ -273,13 +273,13 @@ async def test_nothing_is_sent_although_a_middleware_sets_the_slot(
     with Pages({"/": [*names, "/busy"], **busy, **{name: [] for name in names}}) as pages:
         await crawl(Follower, {**kept, **settings, "DOWNLOAD_DELAY": 0.1}, url=pages.url + "/")
     first, second = pages.times["/busy"]
-    [said] = [each for each in caplog.records if "asks to be left alone" in each.msg]
+    [said] = [each for each in caplog.records if "pausing requests" in each.msg]
     held = said.created - time.time() + time.monotonic()
     moments = [moment for name in names for moment in pages.times[name]]
     assert len(moments) == 8
     early = [moment for moment in (*moments, second) if held < moment < first + 3 - EARLY]
     assert len(early) <= 1  # it was on its way
-    assert said.getMessage().startswith(f"{pages.HOST} asks")
+    assert said.getMessage().startswith(f"{pages.HOST} answered ")
 
 
 @ensureDeferred
@@ -290,8 +290,7 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
         async def parse(self, response):
             self.parsed.append(response.url)
             if response.url.endswith("/a"):
-                held = {"request": response.request, "seconds": LONG}
-                self.crawler.signals.send_catch_log(hold_slot, **held)
+                assert hold(response.request, self.crawler, LONG)
                 again = response.request.replace(dont_filter=True)
                 await download(self.crawler, response.request)
                 await download(self.crawler, again)
@@ -355,7 +354,7 @@ async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept,
     with Pages(fan(busy=busy(LONG))) as pages:
         crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")
     assert crawler.stats.get_value("finish_reason") == "finished"
-    assert crawler.stats.get_value("bloom/frontier/holds") == 1
+    assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
 # One pace for all workers

@@ -133,7 +133,7 @@ def test_redis_goes_away_in_the_middle_of_a_crawl_whose_queue_is_elsewhere(
     assert site.missed
     assert run.log.count("] ERROR:") == run.stat("log_count/ERROR") == 1
     assert "Connection refused" in run.log
-    assert "Bloom filter closed: " in run.log
+    assert "Crawl stopped: " in run.log
 
 
 def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
@@ -145,7 +145,7 @@ def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
         for crawl in (shared, own):
             run = crawl.join()
             run.end()
-            assert run.reason == "bloom_state"
+            assert run.reason == "bloom_bad_state"
             assert "found a string" in run.log
             # Before 2.18 the start page of scrapy-redis is already on its way.
             assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))

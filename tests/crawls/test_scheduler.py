@@ -55,7 +55,7 @@ def other_priority_queue():
 
 
 def stat(crawler, name):
-    return crawler.stats.get_value(f"bloom/frontier/{name}", 0)
+    return crawler.stats.get_value(f"bloom/queue/{name}", 0)
 
 
 def stored_in(job):
@@ -105,12 +105,12 @@ async def test_a_stopped_crawl_resumes_where_it_was(job, settings):
     with site() as pages:
         first = await crawl(Stopping, kept(job, **settings), url=pages.url)
         assert pages.missed
-        assert stat(first, "pending") == len(rows(job)) > 0
+        assert stat(first, "waiting") == len(rows(job)) > 0
         again = await crawl(Follower, kept(job, **settings), url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
     assert stat(again, "recovered") == 0
-    assert stat(again, "pending") == 0
+    assert stat(again, "waiting") == 0
     assert again.stats.get_value("bloom/unclean_stop", 0) == 0
     assert again.stats.get_value("bloom/not_stored", 0) == 0
     assert rows(job) == []
@@ -190,7 +190,7 @@ async def test_the_scheduler_without_a_job_directory_is_scrapys_own(tmp_path, mo
         crawler = await crawl(settings=KEPT, url=pages.url)
     assert pages.missed == set()
     assert pages.repeated == {}
-    assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/frontier/")]
+    assert not [key for key in crawler.stats.get_stats() if key.startswith("bloom/queue/")]
     assert crawler.stats.get_value("scheduler/enqueued/memory") > 0
     assert list(tmp_path.iterdir()) == []
 
@@ -384,13 +384,14 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to seen pages,)?"
+        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to pages seen before,)?"
         r" (\d+) waiting; expected loss 0\.0 pages\.",
         stopped,
     )
     assert summary, stopped
     waiting = f"{summary[1]} requests to fetch"
     assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
+    assert finished.startswith("Crawl finished: ")
     assert ", 0 waiting; " in finished
 
 
@@ -512,7 +513,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
             patched.setattr(Store, "rows", read)
             patched.setattr(backend, "INTERVAL", 600)  # nothing is committed before that
             crawler = await crawl(Follower, kept(job), url=pages.url)
-        assert crawler.stats.get_value("finish_reason") == "bloom_state"
+        assert crawler.stats.get_value("finish_reason") == "bloom_bad_state"
         assert (
             "cannot be read (database disk image is malformed); nothing more is written. Start the"
             " crawl again first" in caplog.text
@@ -559,7 +560,7 @@ def test_the_state_of_a_spider_is_that_of_its_requests(project):
         run = project.finish(pages, spider="items", **KEPT)
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.
-    assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/frontier/recovered")
+    assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/queue/recovered")
 
 
 @ensureDeferred
@@ -625,7 +626,7 @@ async def test_start_requests_that_wait_are_not_stored_again_by_each_run(job):
     with Pages({"/": []}) as pages:
         crawlers = [await crawl(Many, kept(job, **stops), url=pages.url + "/") for _ in range(3)]
         await crawl(Many, kept(job), url=pages.url + "/")
-    waiting = [stat(crawler, "pending") for crawler in crawlers]
+    waiting = [stat(crawler, "waiting") for crawler in crawlers]
     # What a run has done is stored again by the next one, as start() wants: but not what waits.
     assert max(waiting) <= 20
     assert set(pages.hits) == {f"/?{number}" for number in range(20)}

@@ -15,6 +15,7 @@ from support.sites import Pages, fan
 from support.waiting import until
 
 from scrapy_bloom import JobInUseError, StateError
+from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local.job import REQUESTS, Job
 
 pytestmark = pytest.mark.server
@@ -65,6 +66,25 @@ async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named
         await crawl(Fed, storage, url=pages.url + "/")
     said = warned("Fed is a spider of scrapy-redis, and shares only its start URLs")
     assert len(said) == ("BLOOM_REDIS_URL" not in storage)
+
+
+# Meta keys
+
+
+@ensureDeferred
+async def test_a_mistyped_meta_key_is_named_once(storage, warned):
+    class Mistyping(Follower):
+        def request(self, response, href):
+            mistyped = {"bloom_maxage": "1h", "bloom_x": 1, "own": 2, "bloom_delay": 0}
+            return response.follow(href, meta=mistyped)
+
+    with Pages(fan(*range(5))) as pages:
+        await crawl(Mistyping, storage, url=pages.url + "/")
+    end = " It has no effect. This is logged once."
+    assert sorted(warned("meta key")) == [
+        f"There is no meta key bloom_maxage; did you mean bloom_max_age?{end}",
+        f"There is no meta key bloom_x.{end}",
+    ]
 
 
 # Schedulers
@@ -171,6 +191,31 @@ async def test_a_run_that_finds_nothing_is_explained_once(storage, warned):
             assert len(warned("othing ")) == (kept and storage.get("SCHEDULER") is not None)
 
 
+class Idle(Follower):
+    """Yields nothing at all."""
+
+    async def start(self):
+        for nothing in ():
+            yield nothing
+
+
+@ensureDeferred
+async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finished(
+    storage, warned
+):
+    class Closed(Idle):
+        async def start(self):
+            close(self.crawler)
+            for nothing in ():
+                yield nothing
+
+    for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
+        await crawl(spider, storage)
+        [said] = warned("Crawl ", logging.INFO)[-1:]
+        assert said.startswith(ended)
+        assert said.endswith("; expected loss 0.0 pages.")
+
+
 # Ctrl-C
 
 
@@ -192,3 +237,33 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
     with Pages(fan("a", b=answer_when_it_is_said)) as pages:
         await crawl(Closing, settings_at(place, request), url=pages.url + "/")
     assert warned("The spider is closing", logging.INFO) == [said]
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job, warned):
+    """Scrapy sends all that waits in its downloader first, at the pace of each host."""
+
+    class Closing(Follower):
+        name = "follower"
+        __module__, __qualname__ = Follower.__module__, Follower.__qualname__
+
+        def parse(self, response):
+            self.slot = self.crawler.engine.downloader.slots["127.0.0.1"]
+            self.slot.delay = 900.0
+            yield from super().parse(response)
+            self.close_when_some_wait()
+
+        def close_when_some_wait(self):
+            if len(self.slot.queue) > 8:
+                close(self.crawler)
+            else:
+                call_later(0.01, self.close_when_some_wait)
+
+    with Pages(fan(*range(20))) as pages:
+        await crawl(Closing, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
+        assert sum(pages.hits.values()) == 1
+        assert warned("The spider is closing", logging.INFO) == []
+        crawler = await crawl(Follower, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
+        assert pages.hits == {"/": 1, **{f"/{leaf}": 1 for leaf in range(20)}}
+    assert crawler.stats.get_value("bloom/queue/recovered") is None

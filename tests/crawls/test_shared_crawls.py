@@ -135,7 +135,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     assert site.missed == set()
     run = workers.runs[1]
     states = re.findall(
-        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight, \d+ in all,"
+        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight here, \d+ across"
         r" (\d) workers?, \d+ hosts?, expected loss 0\.0 pages",
         run.log,
     )
@@ -143,9 +143,9 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     # It waits for a lease to end, and looks ever more rarely meanwhile.
     assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
     assert run.log.count("Nothing to fetch right now: waiting for") == 1
-    back = run.stat("bloom/frontier/requeued")
+    back = run.stat("bloom/queue/requeued")
     assert len(site.repeated) <= back
-    assert f"{back:.0f} requests of workers that missed their lease are back" in run.log
+    assert f"requeued {back:.0f} requests from workers whose lease expired" in run.log
     assert queue_is_empty(server)
 
 
@@ -184,7 +184,7 @@ def test_a_frozen_worker_gives_up_its_requests(site, server, tmp_path):
         assert workers.wait() == ["finished"] * 2
     assert site.missed == set()
     assert set(site.repeated) <= pages_of(site, had)
-    assert workers.runs[1].stat("bloom/frontier/requeued") == len(had)
+    assert workers.runs[1].stat("bloom/queue/requeued") == len(had)
     assert not any("starts over" in run.log for run in workers.runs)
     assert queue_is_empty(server)
 

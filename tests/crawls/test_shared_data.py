@@ -105,7 +105,7 @@ async def test_what_could_not_be_read_again_waits_in_memory_unless_its_class_is_
 @ensureDeferred
 async def test_a_class_that_cannot_be_imported_is_refused_when_the_crawl_opens(shared, caplog):
     crawler = await crawl(Nothing, shared | {"BLOOM_REDIS_CLASSES": "support.kinds.Missing"})
-    assert crawler.stats.get_value("finish_reason") == "bloom_setting"
+    assert crawler.stats.get_value("finish_reason") == "bloom_invalid_setting"
     assert "BLOOM_REDIS_CLASSES has 'support.kinds.Missing'" in caplog.text
 
 

@@ -323,7 +323,7 @@ async def test_coroutine_handlers_of_before_commit_are_awaited(storage, monkeypa
         settings = storage | {"ITEM_PIPELINES": {Gathering: 1}}
         crawler = await crawl(Items, settings, url=site.url)
     assert site.missed == set()
-    assert crawler.stats.get_value("bloom/frontier/commit_errors", 0) == 2
+    assert crawler.stats.get_value("bloom/queue/commit_errors", 0) == 2
     done = 60 - undone(storage)
     assert len(set(Gathering.written)) >= done > 40
 

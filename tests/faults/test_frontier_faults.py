@@ -188,7 +188,7 @@ async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, mo
             patched.setattr(Queues, "push", push)
             patched.setattr(LocalFilter, "forget_many", push)
             crawler = await crawl(settings=kept(job), url=site.url)
-        assert crawler.stats.get_value("finish_reason") == "bloom_state"
+        assert crawler.stats.get_value("finish_reason") == "bloom_bad_state"
         assert "neither could its page be forgotten, so nothing more is written" in caplog.text
         await crawl(settings=kept(job), url=site.url)
         assert site.missed == set()

@@ -141,7 +141,7 @@ def write_beside(job):
 @pytest.mark.parametrize(
     ("harm", "reason", "said"),
     [
-        (move, "bloom_state", "found no file, expected the one that this crawl has opened"),
+        (move, "bloom_bad_state", "found no file, expected the one that this crawl has opened"),
         (write_beside, "bloom_job_in_use", "another process writes to it as well"),
     ],
 )

@@ -11,7 +11,7 @@ from support.filters import everything_in
 from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
-from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS
+from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS, READING_COMMANDS
 from scrapy_bloom.redis.key import Ending
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
@@ -72,6 +72,21 @@ def test_the_documented_commands_are_enough(server):
     use(url, "crawl:window", window=60)
 
 
+def test_the_documented_commands_are_enough_to_look_at_a_crawl(server, bloom):
+    allow(server.client(), [*COMMANDS, *READING_COMMANDS])
+    with Crawler(server.url, "crawl:shown") as one:
+        one.offer(*range(20))
+        one.say()
+    target = f"{as_worker(server.url)}#crawl:shown"
+    for line in ("info {}", "queue {}", "queue {} --failed", "why {} http://a.test/"):
+        code, lines, errors = bloom(line.format(target))
+        assert (code < 2, len(lines) > 0, errors) == (True, True, []), line
+    allow(server.client(), COMMANDS)
+    code, _, [error] = bloom(f"info {target}")
+    assert code == 2
+    assert "for 'scrapy bloom' also +zcount +zrange +zscan;" in error
+
+
 def test_the_documented_commands_are_enough_in_a_cluster(cluster):
     for node in cluster.nodes:
         allow(node.client(), [*COMMANDS, *CLUSTER_COMMANDS])
@@ -94,4 +109,4 @@ def test_without_a_documented_command_a_filter_is_refused_and_leaves_nothing(ser
 def test_every_command_of_the_acl_is_documented():
     text = DOCS.read_text("utf-8")
     line = re.search(r"ACL SETUSER .*?\n```", text, re.DOTALL)[0]
-    assert set(re.findall(r"\+(\S+)", line)) == {*COMMANDS, *CLUSTER_COMMANDS}
+    assert set(re.findall(r"\+(\S+)", line)) == {*(*COMMANDS, *READING_COMMANDS, *CLUSTER_COMMANDS)}

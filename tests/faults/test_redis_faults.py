@@ -238,7 +238,7 @@ def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
         said = {}
         report = SimpleNamespace(set=said.__setitem__, set_if_used=lambda *_: None)
         write_stats(report, worker.queue)
-        assert said[stats.PENDING] == 22
+        assert said[stats.WAITING] == 22
 
 
 # Losses: the worker continues with what the server has

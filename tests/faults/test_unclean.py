@@ -1,4 +1,4 @@
-"""What is put aside after a kill under Scrapy's scheduler, and what is never touched."""
+"""What is moved away after a kill under Scrapy's scheduler, and what is never touched."""
 
 import shutil
 

@@ -1,6 +1,7 @@
 """Crawls that are killed while the site and the project's code fail: every page is parsed."""
 
 import os
+import re
 
 import pytest
 from support.kills import items_in, series
@@ -37,5 +38,6 @@ def test_what_fails_while_a_crawl_is_killed_is_parsed_by_the_next_runs(project):
 
 def last_line(project):
     """Return the account of the last run."""
-    (said,) = (line for line in project.runs[-1].log.splitlines() if "Crawl stopped: " in line)
+    lines = project.runs[-1].log.splitlines()
+    (said,) = (line for line in lines if re.search("Crawl (stopped|finished): ", line))
     return said

@@ -9,7 +9,7 @@ from queuelib.queue import LifoDiskQueue
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.settings import Settings
@@ -20,7 +20,7 @@ NAME = "bloom.sqlite"
 
 def identity_of(spider=SPIDER):
     """Return what the marks of a spider's crawl belong to, with the default settings."""
-    made = CanonicalFingerprinter.from_crawler(get_crawler())
+    made = CanonicalRequestFingerprinter.from_crawler(get_crawler())
     return Identity(spider, made.wrapped, made.rules.record())
 
 

@@ -18,18 +18,19 @@ from scrapy_bloom import (
     BackendError,
     BloomDupeFilter,
     BloomError,
-    CanonicalFingerprinter,
+    CanonicalRequestFingerprinter,
     FilterInfo,
     FilterLostError,
     JobInUseError,
     LocalFilter,
     RedisFilter,
-    RetryAfter,
+    RetryAfterMiddleware,
     Scheduler,
     SettingError,
     StateError,
     __version__,
     forget,
+    hold,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -43,7 +44,7 @@ class MyAddon(Addon):
         """Look first, and do by hand what the add-on does."""
         if settings.getbool("FILTER"):
             super().update_settings(settings)
-        settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfter: 560})
+        settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfterMiddleware: 560})
 
 
 class MyDupeFilter(BloomDupeFilter):
@@ -60,6 +61,7 @@ def in_a_crawl(
     """Use scheduler, filter and signal as Scrapy does."""
     crawler.signals.connect(flush, signal=before_commit)
     assert_type(forget(request, crawler), bool)
+    assert_type(hold(request, crawler, "5m") or hold(request, crawler, 2.5), bool)
     scheduler = Scheduler.from_crawler(crawler)
     assert_type(scheduler, Scheduler)
     scheduler.open(spider)
@@ -73,7 +75,7 @@ def in_a_crawl(
     dupefilter.log(request, spider)
     dupefilter.clear()
     dupefilter.close("finished")
-    assert_type(CanonicalFingerprinter.from_crawler(crawler), CanonicalFingerprinter)
+    assert_type(CanonicalRequestFingerprinter.from_crawler(crawler), CanonicalRequestFingerprinter)
 
 
 def either(*, shared: bool) -> FilterInfo:
@@ -107,7 +109,7 @@ def with_all_arguments() -> None:
         timeout=1.5,
         on_error="close",
     )
-    made = CanonicalFingerprinter(
+    made = CanonicalRequestFingerprinter(
         "usual",
         drop_params=["sid", "track_*"],
         keep_params=("page",),

@@ -13,7 +13,7 @@ from scrapy.utils.request import RequestFingerprinter, fingerprint
 from support.internals import repeat_the_self_check
 from w3lib.url import canonicalize_url, parse_qsl_to_bytes, parse_url
 
-from scrapy_bloom import CanonicalFingerprinter, SettingError
+from scrapy_bloom import CanonicalRequestFingerprinter, SettingError
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.names import TRACKING_PARAMS
 from scrapy_bloom.canonical.parts import split_url
@@ -109,8 +109,8 @@ def request_for(url, **options):
     return request
 
 
-AT = {level: CanonicalFingerprinter(level) for level in LEVELS}
-WITH_ALL = CanonicalFingerprinter("usual", rules={"*": {"steps": OPT_IN}})
+AT = {level: CanonicalRequestFingerprinter(level) for level in LEVELS}
+WITH_ALL = CanonicalRequestFingerprinter("usual", rules={"*": {"steps": OPT_IN}})
 
 
 class Asked:
@@ -170,7 +170,9 @@ def test_the_canonical_form_is_idempotent(url, how):
 @example("http://example.com/..;a/.")
 def test_safe_leaves_a_url_the_same_for_whatwg(url):
     url = request_for(url).url
-    shown = CanonicalFingerprinter("safe", wrapped=Asked()).fingerprint(Request(url)).decode()
+    shown = (
+        CanonicalRequestFingerprinter("safe", wrapped=Asked()).fingerprint(Request(url)).decode()
+    )
     try:
         expected = can_ada.parse(url).href
     except ValueError:  # no URL for WHATWG: the steps may not make it one
@@ -230,9 +232,9 @@ def test_the_query_is_the_original_without_what_is_dropped(url):
 def test_the_fast_path_agrees_with_all_steps_and_w3lib(url, how, names):
     names = [unquote_plus(name) for name in names if name]
     rules = {"*": {} if how == "usual" else {how: names}}
-    fingerprinter = CanonicalFingerprinter("usual", rules=rules)
+    fingerprinter = CanonicalRequestFingerprinter("usual", rules=rules)
     request = request_for(url)
-    stepped = CanonicalFingerprinter("usual", rules=rules, wrapped=Asked())
+    stepped = CanonicalRequestFingerprinter("usual", rules=rules, wrapped=Asked())
     walked = stepped.fingerprint(request).decode()
     assert fingerprinter.fingerprint(request) == fingerprint(Request(walked))
 
@@ -248,7 +250,7 @@ def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, ca
     monkeypatch.setattr(fast_path, "canonicalize_url", lambda url: url)
     repeat_the_self_check()
     with caplog.at_level(logging.WARNING):
-        fingerprinter = CanonicalFingerprinter("usual")
+        fingerprinter = CanonicalRequestFingerprinter("usual")
     repeat_the_self_check()
     assert "asks Scrapy's own fingerprinter instead" in caplog.text
     request = Request("http://example.com/?b=1&a=\xe9")
@@ -258,7 +260,7 @@ def test_the_self_check_finds_another_way_of_making_fingerprints(monkeypatch, ca
 
 
 def test_a_custom_fingerprinter_is_shown_what_the_steps_make_of_a_url():
-    fingerprinter = CanonicalFingerprinter("usual", wrapped=Asked())
+    fingerprinter = CanonicalRequestFingerprinter("usual", wrapped=Asked())
     changed = Request("http://example.com:80/?b=1&utm_id=1&a=2#c", meta={"x": 1})
     assert fingerprinter.fingerprint(changed) == b"http://example.com/?b=1&a=2#c"
     untouched = changed.replace(meta={"bloom_canonical": False})
@@ -266,7 +268,7 @@ def test_a_custom_fingerprinter_is_shown_what_the_steps_make_of_a_url():
 
 
 def test_a_fragment_that_is_a_route_names_a_page():
-    fingerprinter = CanonicalFingerprinter(rules={"*": {"steps": ["fragment_route"]}})
+    fingerprinter = CanonicalRequestFingerprinter(rules={"*": {"steps": ["fragment_route"]}})
     urls = (
         "http://a.example/",
         "http://a.example/#!b",
@@ -279,7 +281,7 @@ def test_a_fragment_that_is_a_route_names_a_page():
     request = Request(urls[1])
     assert fingerprinter.fingerprint(request) == fingerprint(request, keep_fragments=True)
     rules = {"*": {"steps": ["fragment_route"]}}
-    shown = CanonicalFingerprinter(rules=rules, wrapped=Asked())
+    shown = CanonicalRequestFingerprinter(rules=rules, wrapped=Asked())
     assert shown.resolve(request) == (urls[1].encode(), ())
 
 
@@ -302,7 +304,7 @@ def test_a_request_may_choose_its_level(wish, canonical):
 
 
 def test_an_invalid_bloom_canonical_is_reported_once(caplog):
-    fingerprinter = CanonicalFingerprinter()
+    fingerprinter = CanonicalRequestFingerprinter()
     for _ in range(2):
         fingerprinter.fingerprint(Request("http://a.example", meta={"bloom_canonical": "no"}))
     assert caplog.text.count("expected False or one of") == 1
@@ -331,13 +333,13 @@ RULES = {
     ],
 )
 def test_a_domains_rule_adds_to_the_general_one(url, canonical):
-    fingerprinter = CanonicalFingerprinter(rules=RULES)
+    fingerprinter = CanonicalRequestFingerprinter(rules=RULES)
     assert fingerprinter.canonical_url(url) == canonical
     assert fingerprinter.fingerprint(Request(url)) == fingerprint(Request(canonical))
 
 
 def test_names_of_parameters_go_by_the_settings():
-    fingerprinter = CanonicalFingerprinter(
+    fingerprinter = CanonicalRequestFingerprinter(
         "usual", drop_params=["caf\xe9", "a[]", "a b", "s_*"], keep_params=["utm_id", "s_2"]
     )
     dropped = "caf%C3%A9=1&a%5B%5D=&a[]=2&a%20b=1&a+b=2&s_1&utm_x=1"
@@ -369,4 +371,4 @@ def nested(depth):
 )
 def test_an_invalid_canonical_setting_is_refused_by_name(options, error):
     with pytest.raises(SettingError, match=error):
-        CanonicalFingerprinter(**options)
+        CanonicalRequestFingerprinter(**options)

@@ -8,7 +8,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import BloomDupeFilter, CanonicalFingerprinter
+from scrapy_bloom import BloomDupeFilter, CanonicalRequestFingerprinter
 
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
@@ -85,7 +85,7 @@ def test_a_job_resumed_with_other_rules_is_reported(tmp_path, caplog):
 def test_the_fingerprinter_may_serve_all_of_scrapy():
     asked = []
 
-    class Asked(CanonicalFingerprinter):
+    class Asked(CanonicalRequestFingerprinter):
         def resolve(self, request):
             asked.append(self)
             return super().resolve(request)
@@ -98,7 +98,7 @@ def test_the_fingerprinter_may_serve_all_of_scrapy():
     assert asked == [fingerprinter] * 3  # the filter has none of its own
 
 
-class FirstPathSegment(CanonicalFingerprinter):
+class FirstPathSegment(CanonicalRequestFingerprinter):
     """A project's subclass: a page is what stands before the second slash of the path."""
 
     def fingerprint(self, request):
@@ -120,7 +120,7 @@ def test_a_subclass_that_overrides_fingerprint_decides_and_its_job_names_it(tmp_
 
 
 def test_a_subclass_that_overrides_fingerprint_is_shown_the_url_as_it_is():
-    class Verbatim(CanonicalFingerprinter):
+    class Verbatim(CanonicalRequestFingerprinter):
         def fingerprint(self, request):
             return request.url.encode()
 

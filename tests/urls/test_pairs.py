@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 from scrapy import Request
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.canonical.rules import LEVELS, OPT_IN
 from scrapy_bloom.canonical.steps import STEPS
 
@@ -99,10 +99,10 @@ PAIRS = (
 
 
 def with_steps(*steps):
-    return CanonicalFingerprinter("usual", rules={"*": {"steps": list(steps)}})
+    return CanonicalRequestFingerprinter("usual", rules={"*": {"steps": list(steps)}})
 
 
-AT_LEVEL = {level: CanonicalFingerprinter(level) for level in LEVELS}
+AT_LEVEL = {level: CanonicalRequestFingerprinter(level) for level in LEVELS}
 WITH_STEP = {step: with_steps(step) for step in OPT_IN}
 WITH_ALL = with_steps(*OPT_IN)
 
@@ -134,10 +134,10 @@ def test_a_pair_is_merged_from_its_level_or_step_on_and_by_nothing_else(pair):
 def at_its_level(step):
     """Return a fingerprinter that takes this step, and as few others as can be."""
     if step.tier == "opt-in":
-        return CanonicalFingerprinter("scrapy", rules={"*": {"steps": [step.name]}})
+        return CanonicalRequestFingerprinter("scrapy", rules={"*": {"steps": [step.name]}})
     if step.tier == "setting":
         names = {"drop": ["dropped*"], "keep_only": ["id"]}[step.name]
-        return CanonicalFingerprinter("scrapy", rules={"*": {step.name: names}})
+        return CanonicalRequestFingerprinter("scrapy", rules={"*": {step.name: names}})
     return AT_LEVEL[step.tier]
 
 

@@ -12,12 +12,12 @@ from support.jobs import lifo
 from support.sites import Pages
 from testbed.localsite import LocalSite
 
-from scrapy_bloom import Addon, BloomDupeFilter, RetryAfter
+from scrapy_bloom import Addon, BloomDupeFilter, RetryAfterMiddleware
 
 pytestmark = pytest.mark.each_scrapy
 
 SCHEDULER = "scrapy_bloom.Scheduler"
-RETRY_AFTER = "scrapy_bloom.RetryAfter"
+RETRY_AFTER = "scrapy_bloom.RetryAfterMiddleware"
 LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
 
@@ -68,7 +68,9 @@ def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, 
     )
 
 
-@pytest.mark.parametrize("theirs", [RETRY_AFTER, RetryAfter, "scrapy_bloom.retry_after.RetryAfter"])
+@pytest.mark.parametrize(
+    "theirs", [RETRY_AFTER, RetryAfterMiddleware, "scrapy_bloom.retry_after.RetryAfterMiddleware"]
+)
 def test_the_middleware_is_there_once(theirs):
     name = "DOWNLOADER_MIDDLEWARES"
     assert dict(updated(**{name: {"a.B": None}})[name]) == {"a.B": None, RETRY_AFTER: 560}
@@ -127,7 +129,7 @@ def test_without_the_client_library_a_crawl_that_workers_share_is_refused(projec
         for scheduler in ({}, {"SCHEDULER": SCRAPYS}):
             run = project.crawl(site, keep=False, **chosen, **scheduler)
             assert run.end() == 1, run.log
-            assert run.reason == "bloom_setting"
+            assert run.reason == "bloom_invalid_setting"
             assert "Traceback" not in run.log
             assert run.logged("ERROR") == [NEEDS_REDIS]
             assert run.logged("WARNING") == []

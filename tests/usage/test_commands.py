@@ -4,6 +4,7 @@ import json
 import marshal
 import os
 import pickle
+import shlex
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,7 @@ from testbed.localredis import keys
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.key import Call, Lost, SharedKey
@@ -148,6 +149,22 @@ def test_plan_computes_the_memory_of_a_filter(bloom):
     assert 40_000_000 < sized["bytes"] < grown["bytes"] < 110_000_000
 
 
+def test_plan_begins_with_what_the_settings_say_and_says_so(bloom):
+    settings = {"BLOOM_CAPACITY": "2M", "BLOOM_ERROR_RATE": 1e-9, "BLOOM_WINDOW": "30d"}
+    for line, items, rate, read in (
+        ("plan", 2_000_000, 1e-9, "BLOOM_CAPACITY = '2M', BLOOM_ERROR_RATE = 1e-09"),
+        ("plan 10M -p 1e-4", 10_000_000, 1e-4, "BLOOM_CAPACITY = '2M'"),
+    ):
+        code, lines, notes = bloom(f"{line} --json", **settings)
+        window = "With BLOOM_WINDOW = 30d the pages are those of a window."
+        assert (code, notes) == (0, [f"Read from the settings: {read}.", window])
+        sized = json.loads("\n".join(lines))["sized"]
+        assert (sized["items"], sized["error_rate"]) == (items, rate)
+    assert bloom("plan 10M", **settings)[1][2].startswith("grown from 2,000,000 ")
+    code, (_, line), notes = bloom("plan")
+    assert (code, notes, line.split()[3]) == (0, [], "1,000,000")
+
+
 def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
     known, again = fingerprints(50), fingerprints(2, "b")
     kept = kept_job(job.parent / "kept", known=known, withheld=again, urls=URLS)
@@ -209,8 +226,11 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
         assert facts["next_due"] - time.time() == pytest.approx(600, abs=300)
         _, lines, _ = bloom(f"queue {target}")
         assert lines[0] == "4 requests to be fetched, 0 of them in flight"
-        assert lines[1].startswith("2 requests of these not before a time, the first 2")
-        assert lines[-1].split()[-1] == URLS[0]  # only that is sent next
+        assert lines[1].startswith("2 of them delayed; the next is due at 2")
+        urls = URLS[0], *(f"{URLS[0]}?{seconds}" for seconds in (0, 600, 1200))
+        shown = [line.split()[-1] for line in lines[-4:]]
+        assert (sorted(shown[:2]), shown[2:]) == ([*urls[:2]], [*urls[2:]])
+        assert [len(line.split()) - 5 for line in lines[-4:]] == [0, 0, 2, 2]  # date and time
     client, later = server.client(), f"{beginning(key.partition('#')[2])}later"
     for member, due in client.zrange(later, 0, -1, withscores=True):
         client.zadd(later, {member: due - 900 * SECOND})  # no worker has moved the first yet
@@ -221,7 +241,7 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
 def failing(name, server):
     """Make a crawl in a job directory or in Redis whose pages have failed; return its target."""
     kinds = ["503"] * 12 + ["ValueError in parse"] * 8
-    failures = [Failure(kind, "for a test") for kind in kinds]
+    failures = [Reason(kind, "for a test") for kind in kinds]
     if name == "kept":
         job = open_job(Path(name), requests=True)
         for url, failure in zip(URLS, failures, strict=True):
@@ -250,13 +270,20 @@ def failing(name, server):
 def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     target = failing(place, server)
     code, lines, errors = bloom(f"queue {target} --failed --peek 99")
-    assert (code, errors, len(lines)) == (1, [], 21)
-    assert {line.split()[-1] for line in lines[1:]} == {*URLS}
+    assert (code, errors, len(lines)) == (1, [], 23)
+    assert {line.split()[-1] for line in lines[1:21]} == {*URLS}
+    code, lines, _ = bloom(f"queue {target} --failed --reason ValueError --peek 2")
+    named = shlex.join(["scrapy", "bloom", "queue", target])
+    assert code == 1
+    assert lines[-2] == f"2 of 8 shown. All: {named} --failed --reason ValueError --peek 8"
+    assert lines[-1].endswith(f" runs. To put all back: {named} --retry --reason ValueError")
+    facts = told(bloom, target, "queue --failed --reason ValueError --peek 8")
+    assert (len(facts["failed"]), facts["count"]) == (8, 8)
     shown = fields(bloom(f"info {target}")[1])
+    assert shown["failed"] == f"20 requests; to list them: {named} --failed"
     assert shown["account"] == (
         "20 pages, 0 done, 20 failed (12 \u00d7 503, 8 \u00d7 ValueError in parse), 0 waiting"
     )
-    assert shown["failed"].startswith("20 requests; ")
     rows = told(bloom, target, "queue --failed --peek 99 --reason ValueError")["failed"]
     assert [(row["reason"], row["tries"], row["message"]) for row in rows] == [
         ("ValueError in parse", 1, "for a test")
@@ -323,6 +350,17 @@ def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
     assert {row["reason"] for row in rows} == {"unreadable"}
     assert bloom(f"queue {target} --retry") == (0, ["20 requests put back"], [])
     assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
+
+
+def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, target):
+    others = hexadecimal(fingerprints(150, "of another kind"))
+    code, lines, [error] = bloom(f"add {target} -", stdin=others)
+    assert (code, lines) == (1, ["150 pages marked; 0 marked before"])
+    assert error.startswith(
+        "none of these fingerprints was among the 50 pages that the filter knew"
+    )
+    assert bloom(f"add {target} -", stdin=others)[::2] == (0, [])
+    assert bloom(f"add {target} {fingerprints(1, 'c')[0].hex()}")[::2] == (0, [])
 
 
 # What a stranger may have written
@@ -399,6 +437,7 @@ def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, ser
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
         ("queue job", "found a filter without requests"),
+        ("queue job --peek -1", "--peek = -1: must be 0 or more"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
     ],
 )

@@ -28,7 +28,7 @@ from support.processes import run_line
 from support.queues import Crawler
 from testbed.localredis import keys
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import copy_from, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.serialize import QueueKind
@@ -48,7 +48,7 @@ MOMENTS = [
 
 
 def fingerprinter():
-    return CanonicalFingerprinter.from_crawler(get_crawler())
+    return CanonicalRequestFingerprinter.from_crawler(get_crawler())
 
 
 def binary(fingerprint):

@@ -156,14 +156,14 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
         crawler = await crawl(url=site.url + "/", settings={"BLOOM_CAPACITY": 50})
     stats = crawler.stats.get_stats()
     ours = {key: value for key, value in stats.items() if key.startswith("bloom/")}
-    counted = {"checked": 361, "new": 121, "seen": 240, "restored": 0, "items": 121}
+    counted = {"checked": 361, "new": 121, "seen": 240, "restored": 0, "fingerprints": 121}
     assert {key: ours.pop(f"bloom/{key}") for key in counted} == counted
     assert ours.keys() == {"bloom/bytes", "bloom/expected_lost"}
     assert stats["dupefilter/filtered"] == 240
     opened, closed = messages(caplog, logging.INFO)
     assert closed == (
-        "Bloom filter closed: 121 pages known, 361 links checked, 121 of them new, expected loss"
-        " 0.0 pages"
+        "Crawl finished: 121 pages known, 361 links checked, 121 of them new; expected loss 0.0"
+        " pages."
     )
     assert opened == (
         "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
@@ -202,7 +202,7 @@ def test_a_refused_crawl_fetches_nothing_and_ends_with_one_line(written, said, t
     if scrapy.version_info >= (2, 14):
         assert len(run.logged("ERROR")) == 1
         assert "Traceback" not in run.log
-        assert run.reason in ("bloom_setting", "bloom_backend")
+        assert run.reason in ("bloom_invalid_setting", "bloom_backend")
 
 
 class NamedByArgument(Follower):

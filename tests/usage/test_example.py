@@ -4,6 +4,8 @@ import time
 from itertools import pairwise
 
 import pytest
+from demo import DemoError
+from demo_distributed import judge
 from example.spiders.news import NewsSpider
 from example.spiders.site import SiteSpider
 from example.spiders.watch import WatchSpider
@@ -63,3 +65,11 @@ async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
     await crawl(spider)
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
     assert said == "No site to crawl: name one with -a url=https://example.com"
+
+
+def test_the_demo_of_workers_judges_by_what_the_site_received(capsys):
+    judge(9, set(), {3, 4}, in_flight={3, 4, 5})
+    assert capsys.readouterr().out.strip().startswith("PASSED: each of 9 pages was fetched, 2 of")
+    for missed, twice in (({7}, set()), (set(), {3, 8})):
+        with pytest.raises(DemoError, match=f"{len(missed)} of 9 pages missed, {8 in twice:d} f"):
+            judge(9, missed, twice, in_flight={3, 4, 5})

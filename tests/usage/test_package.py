@@ -49,7 +49,7 @@ def test_the_filter_in_redis_says_how_to_install_the_client_library():
 def test_an_import_loads_what_it_uses_and_no_more():
     run = run_line(
         "import sys, scrapy_bloom; print(*sys.modules);"
-        "from scrapy_bloom import CanonicalFingerprinter; print(*sys.modules)"
+        "from scrapy_bloom import CanonicalRequestFingerprinter; print(*sys.modules)"
     )
     package, fingerprinter = (set(line.split()) for line in run.stdout.splitlines())
     assert "scrapy_bloom" in package

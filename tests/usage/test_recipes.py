@@ -15,7 +15,7 @@ from scrapy.utils.test import get_crawler
 from support.crawling import at, crawl
 from support.sites import Pages
 
-from scrapy_bloom.signals import hold_slot
+from scrapy_bloom.crawl.orders import hold_slot
 
 RECIPES = Path(__file__).parents[2] / "docs" / "guides" / "recipes.md"
 
@@ -110,6 +110,7 @@ def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatc
 
     def hold(seconds):
         held.append(seconds)
+        return True
 
     crawler.signals.connect(hold, signal=hold_slot)
     back_off = recipe("Back off by rules of your own")["BackOff"].from_crawler(crawler)

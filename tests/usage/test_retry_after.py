@@ -1,6 +1,7 @@
 """Which wishes of hosts to be left alone are granted, and what becomes of the request."""
 
 import time
+from datetime import timedelta
 from email.utils import formatdate
 
 import pytest
@@ -9,9 +10,9 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom import RetryAfter, retry_after
+from scrapy_bloom import RetryAfterMiddleware, SettingError, hold, retry_after
+from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.retry_after import read_wish
-from scrapy_bloom.signals import hold_slot
 
 pytestmark = pytest.mark.each_scrapy
 
@@ -32,7 +33,7 @@ class Site:
             retry_after, "slot_of", lambda _, request: request.meta.get("download_slot", "a")
         )
         self.crawler = get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest})
-        self.middleware = RetryAfter.from_crawler(self.crawler)
+        self.middleware = RetryAfterMiddleware.from_crawler(self.crawler)
         if heard:
             self.crawler.signals.connect(self.hold, signal=hold_slot)
 
@@ -135,9 +136,9 @@ def test_a_host_has_one_budget_until_it_answers_well(site, caplog):
             site.answer(503, "600")
         site.now += 600
     assert site.answer(503, "600") is None
-    assert len(caplog.messages) == site.crawler.stats.get_value("bloom/frontier/holds") == 3
+    assert len(caplog.messages) == site.crawler.stats.get_value("bloom/queue/holds") == 3
     assert caplog.messages[0].startswith(
-        "a asks to be left alone: no request is sent to it for 10m"
+        "a answered 503 with Retry-After: pausing requests to it for 10m"
     )
     assert site.answer(503, "600", slot="b") == 600
     site.answer(404)
@@ -197,7 +198,7 @@ def test_a_slot_that_is_set_behind_the_middleware_is_left_alone_with_that_of_the
     request.meta["download_slot"] = "shop"
     assert site.answer(503, "7", to=request) == 7
     assert site.held == [("a", 7), ("shop", 7)]
-    assert caplog.messages == ["a asks to be left alone: no request is sent to it for 7s."]
+    assert caplog.messages == ["a answered 503 with Retry-After: pausing requests to it for 7s."]
     site.now += 7
     request = site.send()
     request.meta["download_slot"] = "shop"
@@ -234,4 +235,18 @@ def test_few_hosts_are_remembered(site, monkeypatch):
 @pytest.mark.parametrize("longest", [0, "0", "never"])
 def test_retry_after_can_be_switched_off(longest):
     with pytest.raises(NotConfigured):
-        RetryAfter.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
+        RetryAfterMiddleware.from_crawler(get_crawler(settings_dict={"BLOOM_RETRY_AFTER": longest}))
+
+
+@pytest.mark.parametrize("answers", [[], [False], [True, False]])
+def test_a_callback_is_told_whether_a_host_is_left_alone(answers, caplog):
+    crawler, request, asked = get_crawler(), Request("http://a.test/"), []
+    handlers = [lambda seconds, held=held: asked.append(seconds) or held for held in answers]
+    for handler in handlers:
+        crawler.signals.connect(handler, signal=hold_slot)
+    assert hold(request, crawler, timedelta(minutes=5)) is (True in answers)
+    assert asked == [300.0] * len(answers)
+    said = "<GET http://a.test/> is not left alone: this crawl has no open scrapy_bloom.Scheduler"
+    assert (said in caplog.text) is (True not in answers)
+    with pytest.raises(SettingError, match="seconds = 'soon': must be a time"):
+        hold(request, crawler, "soon")

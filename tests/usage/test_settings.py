@@ -111,7 +111,7 @@ def test_an_unknown_setting_is_reported_with_the_one_that_was_meant(name, hint, 
 @pytest.mark.server
 @ensureDeferred
 async def test_a_crawl_reads_its_settings_once(tmp_path, caplog):
-    theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalFingerprinter"}
+    theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}
     with Pages({"/": lambda *_: []}) as site:
         settings = {"JOBDIR": str(tmp_path), **KEPT, **theirs, "BLOOM_CAPACTY": 5}
         await crawl(settings=settings, url=site.url + "/")

@@ -198,7 +198,7 @@ def test_another_scheduler_is_refused_where_our_requests_belong(project, site, s
     fetched = dict(site.hits)
     run = project.crawl(site, keep=False, **settings(server, BLOOM_REDIS_URL=server.url))
     assert run.end() == 1, run.log
-    assert run.reason == "bloom_state", run.log
+    assert run.reason == "bloom_bad_state", run.log
     assert any(KEY in line for line in run.logged("ERROR"))
     assert site.hits == fetched
     server.client().delete(OLD)  # the start page, or its links

@@ -26,7 +26,7 @@ from testbed.localsite import LocalSite
 
 from scrapy_bloom.commands.top import Rates
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.pace import Pace
 
 pytest.importorskip("rich")
@@ -201,7 +201,7 @@ def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
     for kind in ("503", "503", "ValueError in parse"):
         request = stored(Request("http://a.test/"))
         row = crawl.store.push(crawl.store.queue("0", None), request)
-        crawl.store.fail(row, Failed.of(request, Failure(kind, ""), 1.7e9))
+        crawl.store.fail(row, Failed.of(request, Reason(kind, ""), 1.7e9))
     crawl.store.commit()
     shown = told(bloom, tmp_path / "kept")
     whole = told(bloom, tmp_path / "kept", "info")

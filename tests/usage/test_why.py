@@ -13,12 +13,12 @@ from support.internals import clock_of_redis
 from support.jobs import SPIDER, kept_job, open_job, stored
 from testbed.localredis import keys
 
-from scrapy_bloom import CanonicalFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import places, why
 from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
-from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
+from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import Call, Lost, SharedKey
@@ -29,7 +29,10 @@ from scrapy_bloom.redis.worker import Worker
 pytestmark = pytest.mark.server
 
 SITE = "http://books.test"
-mark_of = CanonicalFingerprinter().fingerprint
+mark_of = CanonicalRequestFingerprinter().fingerprint
+
+AGAIN = "the next run fetches it again, and gives it up after 2 more failures an hour apart"
+GIVEN_UP = "given up after 3 runs, 'queue --retry' puts it back"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +49,7 @@ def listed(body, kind="503", message="", tries=1, date=None):
     """Return a request as it is after so many runs in which it has failed."""
     date = time.time() if date is None else date
     for run in range(tries):
-        failed = Failed.of(body, Failure(kind, message), date - (tries - 1 - run) * APART, "w7")
+        failed = Failed.of(body, Reason(kind, message), date - (tries - 1 - run) * APART, "w7")
         body = failed.body
     return failed
 
@@ -120,8 +123,8 @@ def test_a_job_says_where_each_page_is(bloom):
     assert told(bloom, "kept", *paths) == [
         "waiting or in flight, number 2 of books.test",
         "waiting or in flight, not before @900",
-        "failed in 1 run, last @000: 503",
-        "failed in 3 runs, last @000, given up: ValueError in parse: no price",
+        f"failed @000: 503; {AGAIN}",
+        f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
         "done",
         "done",
         "unknown",
@@ -142,7 +145,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
     flew, *others = told(bloom, redis.target, *paths)
     assert flew.startswith(f"in flight at worker {name}")
     assert others == [
-        "failed in 1 run, last @000 at worker w7: 503",
+        f"failed @000 at worker w7: 503; {AGAIN}",
         "waiting, number 1 of books.test",
         "waiting, number 3 of books.test",
         "waiting, number 4 of books.test",

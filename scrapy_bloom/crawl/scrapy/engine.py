@@ -126,16 +126,25 @@ class Engine:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
 
-    def take_back(self, slot: str, **meta: object) -> None:
+    def take_back(self, slot: str, **meta: object) -> int:
         """Have the requests that wait in a download slot enqueued again, with this in their meta.
 
         What somebody awaits there stays, such as ``robots.txt``, and what cannot be copied.
+
+        :returns: how many were.
         """
         queue: Any = getattr(self._engine.downloader.slots.get(slot), "queue", ())
+        count = 0
         for request, response in [*queue]:
             if request.callback is not NO_CALLBACK and (back := copy_to_go_back(request, **meta)):
                 queue.remove((request, response))
                 response.callback(back)  # as if a downloader middleware had answered with it
+                count += 1
+        return count
+
+    def take_all_back(self) -> int:
+        """Have all requests that wait in the downloader enqueued again; return how many were."""
+        return sum(map(self.take_back, [*self._engine.downloader.slots]))
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.

@@ -10,7 +10,7 @@ from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.local.backend import LocalBackend
-from scrapy_bloom.redis.starting_over import Starts
+from scrapy_bloom.redis.starting_over import StartRunner
 from support.simulation.local import LocalWorld
 
 ALL = {
@@ -138,7 +138,7 @@ CONTROLS = {
         **_ALONE,
         "faults": {"flush": 1},
         "calm": 4.0,  # a worker that comes after it has ended would run start()
-        "patches": [(Starts, "run", lambda _: succeed(None))],
+        "patches": [(StartRunner, "run", lambda _: succeed(None))],
     },
     "requests that do not wait": {
         "faults": {"kill": 1},

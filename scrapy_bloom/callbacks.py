@@ -1,0 +1,65 @@
+"""Functions for callbacks and middlewares: have a page fetched again, leave a host alone."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy_bloom.crawl.orders import forget_page, hold_slot
+from scrapy_bloom.values import Span, read_age
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+
+def forget(request: Request, crawler: Crawler) -> bool:
+    """Make the page of a request eligible again: the next link to it, or the next run, fetches it.
+
+    For a response that is the wrong page, such as a login page or an error page with status 200:
+    ``scrapy_bloom.forget(response.request, self.crawler)`` in a callback.
+
+    The pages that redirected to the response are eligible again, too, and so are those whose
+    redirects to it were dropped as seen, as far as this worker has met them in this run. If a page
+    is not marked, nothing is forgotten; ``bloom/not_forgotten`` counts that. Never raises. Call it
+    where Scrapy calls a spider or a middleware, not from another thread.
+
+    :param request: the request, usually ``response.request``.
+    :param crawler: its crawl, in a spider ``self.crawler``.
+    :returns: whether the page was known; in a crawl that workers share, to this worker.
+    """
+    heard = crawler.signals.send_catch_log(forget_page, request=request)
+    if not heard:
+        logger.warning(
+            "%s was not forgotten: this crawl has no open filter of scrapy-bloom.",
+            request,
+            extra={"spider": crawler.spider},
+        )
+    return any(known is True for _, known in heard)
+
+
+def hold(request: Request, crawler: Crawler, seconds: Span) -> bool:
+    """Leave the host of a request alone for a time: no worker of the crawl sends it a request.
+
+    For a page with status 200 that says "too many requests":
+    ``scrapy_bloom.hold(response.request, self.crawler, 300)`` in a callback. The host is the
+    download slot of the request. A request for the same page is not made: yield one with a
+    ``bloom_delay``. Call it where Scrapy calls a spider or a middleware, not from another thread.
+
+    :param request: the request, usually ``response.request``.
+    :param crawler: its crawl, in a spider ``self.crawler``.
+    :param seconds: for how long: seconds, a `timedelta`, or text such as ``"5m"``.
+    :returns: whether the host is left alone: only ``scrapy_bloom.Scheduler`` can do that.
+    :raises SettingError: if `seconds` is not a time.
+    """
+    wait, send = read_age("seconds", seconds), crawler.signals.send_catch_log
+    held = any(done is True for _, done in send(hold_slot, request=request, seconds=wait))
+    if not held:
+        logger.warning(
+            "The host of %s is not left alone: this crawl has no open scrapy_bloom.Scheduler.",
+            request,
+            extra={"spider": crawler.spider},
+        )
+    return held
