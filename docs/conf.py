@@ -13,10 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [
-    str(ROOT),
-    *(str(ROOT / name) for name in ("benchmarks", "tests", "example_project")),
-]
+sys.path.append(str(ROOT / "benchmarks"))
 from bench import page, results
 from scrapy_bloom import __version__
 

@@ -1,7 +1,8 @@
 """Record what ``scrapy bloom top`` shows of a fleet, one worker of which was killed and one frozen.
 
-``PYTHONPATH=. python docs/record_top.py docs/plots/top.svg`` draws it: a minute, on a Redis and a
-site of its own. ``--live`` shows it on this terminal instead. The site is a proxy for all hosts.
+``PYTHONPATH=example_project python docs/record_top.py docs/plots/top.svg`` draws it: a minute, on a
+Redis and a site of its own. ``--live`` shows it on this terminal instead. The site is a proxy for
+all hosts.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from scrapy import Request, Spider
 from scrapy.settings import Settings
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
-from support.localredis import LocalRedis
+from testbed.localredis import LocalRedis
 
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.runner import call

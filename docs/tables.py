@@ -25,9 +25,9 @@ from scrapy_bloom.stats import STATS
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, write_size
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / name) for name in ("tests", "benchmarks", "example_project")]
+sys.path.append(str(ROOT / "benchmarks"))
 from bench import page, results
-from bench.competitors import OURS
+from bench.fleet import BESIDE
 from bench.page import markdown
 
 TEN_MILLION = 10_000_000
@@ -133,10 +133,10 @@ def growth_text() -> str:
 
 def beside_text() -> str:
     """Return in words what our filter costs under scrapy-redis's scheduler."""
-    rows = results.read()["beside"]["tables"]["crawls"]
-    ours = [row for row in rows if row["name"] == OURS]
+    rows = results.read()["redis-crawl"]["tables"]["crawls"]
+    ours = [row for row in rows if row["name"] == BESIDE]
     near, far = (
-        max(row["wall_ratio"] for row in ours if row["delay"] == delay) for delay in (0, 0.005)
+        max(row["seconds_ratio"] for row in ours if row["delay"] == delay) for delay in (0, 0.005)
     )
     busy = max(row["server_ratio"] for row in ours)
     memory = write_size(size(DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, DEFAULT_CAPACITY).bytes)

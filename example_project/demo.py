@@ -19,9 +19,7 @@ from signal import SIGINT, SIGKILL, Signals
 from tempfile import TemporaryDirectory
 from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the site that it crawls is the tests'
-
-from support.localsite import SteadySite
+from testbed.localsite import SteadySite
 
 PROJECT: Final = Path(__file__).resolve().parent
 PATIENCE: Final = 300  # seconds for one run, which takes a few

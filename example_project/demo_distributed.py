@@ -24,9 +24,9 @@ from demo import PATIENCE, PROJECT, SCREEN, DemoError
 from example.stats_file import EXTENSIONS
 from scrapy import Request
 from scrapy.utils.request import fingerprint
-from support.in_flight import pages_of, taken_by
-from support.localredis import LocalRedis
-from support.localsite import LocalSite
+from testbed.in_flight import pages_of, taken_by
+from testbed.localredis import LocalRedis
+from testbed.localsite import LocalSite
 
 PAGES: Final = 3000
 PACE: Final = 100  # requests a second, of all workers together

@@ -3,31 +3,14 @@
 import asyncio
 import atexit
 import gc
-import inspect
 import io
 import os
 import shlex
 import sys
-import sysconfig
-from importlib.machinery import PathFinder
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
-
-# `python -m pytest` puts the working directory first: the sources there would be tested, and not
-# what is installed. They are if PYTHONPATH names them, or nothing is installed. What a .pth file
-# names stands behind the standard library, and stays.
-_stdlib = sys.path.index(sysconfig.get_path("stdlib"))
-_sources = str(Path(__file__).parents[1])
-_others = [path for path in sys.path[:_stdlib] if path != _sources] + sys.path[_stdlib:]
-_asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-_asked = [str(Path(path).absolute()) for path in _asked if path]
-if _sources in _asked:
-    os.environ["PYTHONPATH"] = os.pathsep.join(_asked)  # tests start processes in other folders
-elif PathFinder.find_spec("scrapy_bloom", _others):
-    sys.path[:] = _others
 
 # Scrapy notes each crawl below the user's home. A test must not, and may run without a home.
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
@@ -57,18 +40,16 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests that meet Redis, and those that start a server or crawl a site.
+    """Mark the tests with a fixture that starts a server or serves a site.
 
-    `make test-servers` runs the first ones; `make check` leaves all of them out.
+    Those that do so themselves say it by `pytestmark`.
     """
-    servers = {"server", "own_server", "cluster", "LocalRedis", "LocalCluster"}
     for item in items:
-        test = inspect.unwrap(item.function)
-        here = {*item.fixturenames, *test.__code__.co_names}
-        starts = servers & {*here, *vars(item.module)}
-        if starts or any(word in item.nodeid.lower() for word in ("redis", "shared")):
+        asked = {*item.fixturenames}
+        if asked & {"server", "own_server", "cluster"}:
             item.add_marker("redis")
-        if starts or {"site", "LocalSite", "Pages"} & here:
+            item.add_marker("server")
+        if "site" in asked:
             item.add_marker("server")
     if int(os.environ.get("KILLS", "1")) == 1:
         kills = [item for item in items if item.get_closest_marker("kills")]
@@ -133,7 +114,7 @@ def short_leases():
 @pytest.fixture(scope="module")
 def server():
     """A Redis server for all tests of a file."""
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
     with LocalRedis() as server:
         yield server
@@ -142,7 +123,7 @@ def server():
 @pytest.fixture
 def own_server():
     """A Redis server for one test."""
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
     with LocalRedis() as server:
         yield server
@@ -160,7 +141,7 @@ def cluster():
 @pytest.fixture
 def key():
     """A key that no other test uses."""
-    from support.localredis import keys
+    from testbed.localredis import keys
 
     return next(keys)
 

@@ -1,8 +1,7 @@
 """Run the benchmarks: all of them, or the parts that are named.
 
-Each part runs in a process of its own. Those that measure time have the machine to themselves; the
-others, which count, share it two by two. Full results are kept in benchmarks/results.json and shown
-in docs; quick ones in build/bench-quick.json and on the screen.
+Each part runs in a process of its own, one after another. Full results are kept in
+benchmarks/results.json and shown in docs; quick ones on the screen only.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import argparse
 import logging
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -28,8 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(part: Part, scale: Scale) -> Result:
     """Measure one part in this process."""
-    for noisy in ("scrapy_bloom", "duplicate_url_discarder"):  # growth; no rules to load
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    logging.getLogger("scrapy_bloom").setLevel(logging.ERROR)  # filters grow
     start = monotonic()
     rows = part.run(scale)
     return results.record(part, rows, quick=scale.quick, seconds=monotonic() - start)
@@ -45,20 +42,6 @@ def run_apart(part: Part, scale: Scale) -> Result:
         result = results.read(file)[part.name]
     print(f"{part.name}: {result['seconds']} s", flush=True)
     return result
-
-
-def run_all(parts: list[Part], scale: Scale) -> dict[str, Result]:
-    """Measure many parts."""
-    found = {part.name: run_apart(part, scale) for part in parts if part.alone}
-    sharing = [part for part in parts if not part.alone]
-    with ThreadPoolExecutor(2) as pool:
-        found |= {
-            part.name: result
-            for part, result in zip(
-                sharing, pool.map(lambda part: run_apart(part, scale), sharing), strict=True
-            )
-        }
-    return found
 
 
 def show(part: Part, result: Result) -> None:
@@ -87,15 +70,14 @@ def main() -> None:
         results.write({part.name: run(part, scale) for part in parts}, arguments.into)
         return
     start = monotonic()
-    found = run_all(parts, scale)
+    found = {part.name: run_apart(part, scale) for part in parts}
     for part in parts:
         show(part, found[part.name])
-    file = results.QUICK if scale.quick else results.KEPT
-    results.write(results.read(file) | found, file)
     if not scale.quick:
+        results.write(results.read() | found, results.KEPT)
         subprocess.run([sys.executable, str(ROOT / "docs" / "tables.py"), "--write"], check=True)
         subprocess.run([sys.executable, "-m", "bench.plots"], check=True)
-    print(f"{monotonic() - start:.0f} s in all; results in {file.relative_to(ROOT)}")
+    print(f"{monotonic() - start:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from scrapy_bloom import LocalFilter
@@ -28,13 +25,11 @@ class Made:
         add: checks and adds.
         has: only checks; None where it never errs.
         size: its bytes now, where it can tell; else None, and the process's growth has to.
-        fill: adds many that are new in a way that is quicker; None if there is none.
     """
 
     add: Add
     has: Callable[[bytes], bool] | None = None
     size: Callable[[], int] | None = None
-    fill: Callable[[Iterator[bytes]], object] | None = None
 
 
 def ours(items: int, rate: float) -> Made:
@@ -54,38 +49,6 @@ def raw_set(_items: int, _rate: float) -> Made:
         return False
 
     return Made(add)
-
-
-def sqlite(_items: int, _rate: float) -> Made:
-    """Make a unique index in a file, with all that makes SQLite quick and nothing that is safe."""
-    folder = TemporaryDirectory()
-    file = Path(folder.name, "seen.db")
-    connection = sqlite3.connect(file, isolation_level=None)
-    for pragma in (
-        "locking_mode = EXCLUSIVE",
-        "journal_mode = WAL",
-        "synchronous = OFF",
-        "cache_size = -2000000",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-    connection.execute("CREATE TABLE seen (fingerprint BLOB PRIMARY KEY) WITHOUT ROWID")
-    connection.execute("BEGIN")
-    execute = connection.cursor().execute
-
-    def add(item: bytes) -> bool:
-        return not execute("INSERT OR IGNORE INTO seen VALUES (?)", (item,)).rowcount
-
-    def size() -> int:
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.execute("BEGIN")
-        assert folder  # which is removed when nobody has it any more
-        return file.stat().st_size
-
-    def fill(items: Iterator[bytes]) -> None:
-        connection.executemany("INSERT OR IGNORE INTO seen VALUES (?)", zip(items, strict=False))
-
-    return Made(add, None, size, fill)
 
 
 def textbook(items: int, rate: float) -> Made:
@@ -162,7 +125,6 @@ FASTBLOOM = "fastbloom-rs"
 CANDIDATES: Final[dict[str, Callable[[int, float], Made]]] = {
     OURS: ours,
     "set of fingerprints, 20 bytes": raw_set,
-    "SQLite, unique index": sqlite,
     TEXTBOOK: textbook,
     RBLOOM: rbloom(sha256_hash),
     RBLOOM_QUICKEST: rbloom(murmur3_number),

@@ -61,14 +61,14 @@ def time_it(run: Run, operations: int) -> Sample:
         gc.enable()
 
 
-def summed(samples: Sequence[Sample], prefix: str = "") -> Row:
+def summed(samples: Sequence[Sample]) -> Row:
     """Return the median of the repeats with its spread, as fields of a row.
 
     ``cpu``, ``cpu_low``, ``cpu_high``, ``wall``, ``wall_low`` and ``wall_high``, in seconds.
     """
     row: Row = {}
     for kind in Sample._fields:
-        row |= spread(f"{prefix}{kind}", [getattr(sample, kind) for sample in samples])
+        row |= spread(kind, [getattr(sample, kind) for sample in samples])
     return row
 
 

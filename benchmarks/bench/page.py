@@ -32,7 +32,7 @@ Candidates run in alternating order, each part in a process of its own, alternat
 documentation recommends; figures are medians. CPU is the processor time of the measured process.
 Absolute times belong to one machine and hour: compare only ratios.
 
-`make bench` measures everything in about two hours on two cores; `make bench-quick` takes a few
+`make bench` measures everything in about an hour on two cores; `make bench-quick` takes a few
 minutes and keeps nothing.
 """
 
@@ -53,8 +53,12 @@ SECTIONS = {
         "workers",
         (),
     ),
+    "redis-crawl": (
+        LESS,
+        "crawls",
+        ("workers", "delay", "name", "seconds_ratio", "cpu_ratio", "server_ratio", "trips"),
+    ),
     "memory": (LESS, "memory", ()),
-    "saturation": ("More pages a second are better.", "saturation", ("hosts", "server", "most")),
     "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
 """What docs/benchmarks.md shows of a part: what is better, and of one of its tables these columns;

@@ -110,7 +110,6 @@ class Part:
         run: measures.
         tables: of the results.
         plots: of the results.
-        alone: whether it measures time, and so has the machine to itself. The others share it.
     """
 
     name: str
@@ -120,4 +119,3 @@ class Part:
     run: Callable[[Scale], Rows]
     tables: tuple[Table, ...]
     plots: tuple[Plot, ...] = ()
-    alone: bool = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.part import Column, Row, Table
 
 if TYPE_CHECKING:
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
 TABLE: Final = Table(
     "server", "The server", (Column("server", "server"), Column("allocator", "allocator"))
@@ -24,7 +24,7 @@ PACKAGES: Final = ("redis", "scrapy-redis")
 @contextmanager
 def local_server() -> Iterator[LocalRedis]:
     """Start a server."""
-    from support.localredis import LocalRedis
+    from testbed.localredis import LocalRedis
 
     # Faults that we make ourselves are counted, not read.
     logging.getLogger("scrapy_bloom").addHandler(logging.NullHandler())

@@ -19,8 +19,6 @@ from bench.part import Part, Rows
 KEPT = Path(__file__).parents[1] / "results.json"
 """The full results, which the docs show."""
 
-QUICK = Path(__file__).parents[2] / "build" / "bench-quick.json"
-
 ALWAYS = ("scrapy-bloom", "bitarray", "mmh3")
 """Distributions whose versions belong to every result."""
 

@@ -235,6 +235,19 @@ def test_what_is_given_up_stays(server, join, key):
     assert account(server, key)[:5] == (1, 0, 1, 0, 0)
 
 
+def test_what_nobody_could_read_is_tried_again_by_the_next_run(server, key):
+    with Crawler(server.url, key) as old:
+        old.offer("a")
+        old.take(1)
+        old.queue.release(old.have.pop("a"), "unreadable")
+        old.say()
+        all_are_well(server, key)
+        old.queue.shared.beat()
+        assert left(server, key) == (0, 0, 1)
+    with Crawler(server.url, key) as new:
+        assert new.take(9) == ["a"]
+
+
 def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_before(
     server, join, key
 ):

@@ -10,8 +10,8 @@ import pytest
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
 from support.lease_times import shift_leases
-from support.localredis import keys
 from support.redis_plan import plan_of
+from testbed.localredis import keys
 
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES

@@ -12,8 +12,8 @@ from itertools import count
 import pytest
 from support.contract import fingerprints
 from support.internals import clock_of_redis
-from support.localredis import LocalRedis
 from support.redis_plan import plan_of, small_keys
+from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
@@ -22,6 +22,8 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
+
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 CAPACITY = 10_000
 START = 1_700_000_000

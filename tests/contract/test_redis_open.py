@@ -4,20 +4,23 @@ import os
 from contextlib import contextmanager
 
 import pytest
+from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.filters import everything_in
 from support.localcluster import LocalCluster
-from support.localredis import LocalRedis, free_port
 from support.proxy import Answering
 from support.redis_plan import plan_of
 from support.waiting import until
+from testbed.localredis import LocalRedis, free_port
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis.client import Server, beginning, eviction_policy
-from scrapy_bloom.redis.project import key_of
+from scrapy_bloom.redis.project import key_of, project_of
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
+
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 
 def open_filter(url, key, **options):
@@ -283,6 +286,12 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
 def test_a_key_that_cannot_be_is_refused(pattern):
     with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
         key_of(Settings({"BLOOM_REDIS_KEY": pattern}), spider="s", project="p")
+
+
+def test_spiders_of_one_name_in_two_projects_have_keys_of_their_own():
+    projects = [project_of(get_crawler(None, {"BOT_NAME": name})) for name in ("books", "shop")]
+    keys = [key_of(Settings({}), spider="s", project=project) for project in projects]
+    assert keys == ["books:s:bloom", "shop:s:bloom"]
 
 
 def test_a_cluster_can_be_asked_what_it_does_when_it_is_full():

@@ -16,6 +16,7 @@ from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
 from support.waiting import until
 
+from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.key import Call
@@ -86,6 +87,16 @@ def test_what_one_worker_cannot_read_goes_to_those_that_have_not_tried(join, ser
         worker.done()
         worker.say()
     assert left(server, key) == (0, 0, 0)
+
+
+def test_what_another_one_could_not_read_keeps_the_pace_of_its_slot(join):
+    new, old = join(UNPACED), join(Pace(60.0, 0.0))
+    new.offer("a", "b", slot="host")
+    assert new.take(2) == ["a", "b"]
+    old.say()
+    refuse(new, "a", "b")
+    assert len(old.take(2)) == 1
+    assert old.take(2) == []
 
 
 def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(join, server, key):

@@ -66,6 +66,16 @@ def test_slots_without_a_delay_are_served_in_turn(join):
     assert len(worker.take(100)) == 9
 
 
+def test_the_slowest_pace_holds_for_all_however_often_a_faster_worker_calls(join):
+    slow, fast = join(Pace(60.0, 0.0)), join(UNPACED)
+    slow.say()
+    fast.offer("a", "b", slot="host")
+    fast.say()
+    fast.say()
+    assert len(fast.take(2)) == 1
+    assert fast.take(2) == []
+
+
 def test_without_slots_there_is_one_order(join):
     worker = join(SECOND)
     worker.offer("low", priority=-1)

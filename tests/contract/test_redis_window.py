@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.internals import clock_of_redis
-from support.localredis import keys
 from support.queues import Crawler
 from support.redis_plan import plan_of
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
+from testbed.localredis import keys
 
 from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Server

@@ -11,10 +11,10 @@ from scrapy import signals
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl, messages
 from support.graceful_stop import Stopping, close, hold, stop_after
-from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 from support.spiders import Lambdas
 from support.waiting import PATIENCE
+from testbed.localsite import LocalSite, SteadySite
 from w3lib.url import canonicalize_url
 
 pytestmark = pytest.mark.server

@@ -5,10 +5,10 @@ import os
 import pytest
 from support.crawling import KEPT
 from support.graceful_stop import hold
-from support.localsite import LocalSite
 from support.queues import left
 from support.redis_crawls import Crawl
 from support.waiting import PATIENCE
+from testbed.localsite import LocalSite
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 

@@ -13,7 +13,7 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import Asked, Follower, crawl, download, settings_at
+from support.crawling import Asked, Follower, crawl, download, places, settings_at
 from support.sites import Pages, fan
 from support.spiders import Lambdas
 from twisted.internet.defer import Deferred, gatherResults
@@ -62,7 +62,7 @@ def shared(request):
     return settings_at("shared", request) | ENDS
 
 
-@pytest.fixture(params=["kept job", "shared"])
+@pytest.fixture(params=places("kept job", "shared"))
 def kept(request):
     """The settings of a crawl that can wait."""
     return settings_at(request.param, request) | ENDS
@@ -303,6 +303,7 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
     assert crawler.stats.get_value("finish_reason") == "finished"
 
 
+@pytest.mark.redis
 @ensureDeferred
 @pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER], ids=["rotating", "one order"])
 @pytest.mark.parametrize("spider", [Follower, Lambdas])
@@ -359,6 +360,7 @@ async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept,
 # One pace for all workers
 
 
+@pytest.mark.redis
 @ensureDeferred
 async def test_two_workers_keep_one_pace(shared, caplog):
     caplog.set_level("INFO")
@@ -386,6 +388,7 @@ class Proxies:
         request.meta["download_slot"] = request.url
 
 
+@pytest.mark.redis
 @ensureDeferred
 @pytest.mark.parametrize("middleware", [Cached, Proxies])
 async def test_what_is_not_sent_to_its_host_does_not_wait_for_it(shared, middleware):

@@ -80,6 +80,7 @@ async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_a_link_t
     assert (await take(place, steps)).spider.parsed == [0, 1]
 
 
+@pytest.mark.redis
 @ensureDeferred
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(request, seed):

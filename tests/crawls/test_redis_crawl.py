@@ -2,8 +2,8 @@
 
 import pytest
 import scrapy
-from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
+from testbed.localsite import LocalSite
 
 pytest.importorskip("scrapy_redis")
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]

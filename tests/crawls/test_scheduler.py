@@ -27,8 +27,8 @@ from support.crawling import KEPT, RFP, Follower, Run, crawl, kept, messages
 from support.filters import contents
 from support.graceful_stop import Stopping, stop_after
 from support.internals import scheduler_of
-from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
+from testbed.localsite import LocalSite, SteadySite
 
 from scrapy_bloom.commands.runner import call
 from scrapy_bloom.crawl.items import Items

@@ -8,7 +8,7 @@ from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, KEPT, SCRAPYS, Follower, crawl, settings_at
+from support.crawling import ADDONS, KEPT, SCRAPYS, Follower, crawl, places, settings_at
 from support.graceful_stop import close
 from support.jobs import identity_of, kept_job, lifo, open_job
 from support.sites import Pages, fan
@@ -35,7 +35,7 @@ def warned(caplog):
     return warned
 
 
-@pytest.fixture(params=["memory", "kept job", "shared", "redis"])
+@pytest.fixture(params=places("memory", "kept job", "shared", "redis"))
 def storage(request):
     """The settings of a crawl, for each place."""
     return settings_at(request.param, request)
@@ -116,6 +116,7 @@ def test_the_addon_on_a_job_of_scrapys_own_warns_that_it_is_not_protected(job, w
     assert "holds a queue of Scrapy's own scheduler; scrapy_bloom.Addon is not enabled" in error
 
 
+@pytest.mark.redis
 @ensureDeferred
 async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(request, warned):
     with Pages(fan("a")) as pages:
@@ -127,6 +128,7 @@ async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(req
 # Several spiders
 
 
+@pytest.mark.redis
 @ensureDeferred
 async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(request, warned):
     class Another(Follower):
@@ -218,7 +220,7 @@ async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finis
 
 
 @ensureDeferred
-@pytest.mark.parametrize("place", ["kept job", "shared"])
+@pytest.mark.parametrize("place", places("kept job", "shared"))
 async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, caplog, place):
     class Closing(Follower):
         def parse(self, response):

@@ -9,13 +9,13 @@ from pytest_twisted import ensureDeferred
 from support import short_leases
 from support.crawling import KEPT, crawl, messages
 from support.graceful_stop import stop
-from support.in_flight import pages_of, taken_by
-from support.localredis import LocalRedis
-from support.localsite import LocalSite
 from support.redis_crawls import Crawl, reach
 from support.waiting import until
+from testbed.in_flight import pages_of, taken_by
+from testbed.localredis import LocalRedis
+from testbed.localsite import LocalSite
 
-pytestmark = [pytest.mark.server, pytest.mark.usefixtures("short_leases")]
+pytestmark = [pytest.mark.redis, pytest.mark.server, pytest.mark.usefixtures("short_leases")]
 
 
 @pytest.fixture

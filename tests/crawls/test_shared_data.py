@@ -16,7 +16,7 @@ from support.sites import Pages, fan
 
 from scrapy_bloom.redis.client import beginning
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 DATA = {
     "item": kinds.Book(title="x"),

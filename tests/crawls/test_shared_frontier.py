@@ -23,14 +23,14 @@ from support.crawling import (
     settings_at,
 )
 from support.graceful_stop import Stopping
-from support.in_flight import taken_by
 from support.lease_times import all_are_well, shift_leases
-from support.localredis import free_port
-from support.localsite import LocalSite, StormySite
 from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
+from testbed.in_flight import taken_by
+from testbed.localredis import free_port
+from testbed.localsite import LocalSite, StormySite
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
@@ -44,7 +44,7 @@ from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 ONE = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
 FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}

@@ -16,12 +16,12 @@ from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import KEPT, Follower, crawl, download, kept, messages, settings_at
+from support.crawling import KEPT, Follower, crawl, download, kept, messages, places, settings_at
 from support.graceful_stop import close
-from support.localsite import LocalSite
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import Scheduler
 from scrapy_bloom.signals import before_commit
@@ -29,7 +29,7 @@ from scrapy_bloom.signals import before_commit
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(params=["kept job", "shared"])
+@pytest.fixture(params=places("kept job", "shared"))
 def storage(request):
     """The settings of a crawl. What asks for them runs once for each place."""
     return settings_at(request.param, request)

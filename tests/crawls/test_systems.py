@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from support.localsite import LocalSite
 from support.waiting import PATIENCE
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import file
 from scrapy_bloom.local.store import Store
@@ -39,6 +39,7 @@ class Books(Spider):
 """
 
 
+@pytest.mark.server
 def test_a_crawl_is_killed_and_resumes_by_means_that_every_system_has(tmp_path):
     command = [sys.executable, "-m", "scrapy", "runspider", "books.py"]
     with LocalSite(pages=150, links=6) as site:

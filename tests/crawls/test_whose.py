@@ -6,7 +6,7 @@ import sys
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
-from support.crawling import crawl, settings_at
+from support.crawling import crawl, places, settings_at
 from support.sites import Pages, fan
 
 from scrapy_bloom.crawl import whose
@@ -73,7 +73,7 @@ def test_a_spider_of_a_script_is_told_by_the_name_of_the_file(monkeypatch):
     assert whose.writer_of(Simple())["class"] == "__main__.Simple in shop.py"
 
 
-@pytest.fixture(params=["kept job", "job", "shared"])
+@pytest.fixture(params=places("kept job", "job", "shared"))
 def storage(request):
     """The settings of a crawl, for each place that notes it."""
     return settings_at(request.param, request)

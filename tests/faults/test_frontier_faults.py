@@ -11,8 +11,8 @@ from pytest_twisted import ensureDeferred
 from support.crawling import Follower, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
-from support.localsite import LocalSite
 from support.waiting import until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.crawl import frontier
@@ -20,6 +20,8 @@ from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.local import backend
 from scrapy_bloom.local.queue import Queues
 from scrapy_bloom.signals import before_commit
+
+pytestmark = pytest.mark.server
 
 OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks

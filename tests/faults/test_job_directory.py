@@ -10,8 +10,8 @@ import pytest
 from scrapy import Request
 from support.crawling import messages
 from support.jobs import NAME, kept_job, open_job, stored
-from support.localsite import LocalSite
 from support.waiting import until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.commands.local_target import LocalTarget
@@ -137,6 +137,7 @@ def write_beside(job):
     until(opened).abandon()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("harm", "reason", "said"),
     [

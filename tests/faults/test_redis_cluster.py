@@ -15,6 +15,8 @@ from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.filter import RedisFilter
 
+pytestmark = [pytest.mark.redis, pytest.mark.server]
+
 
 def open_filter(cluster, key):
     return RedisFilter.from_url(cluster.url, key=key, timeout=10.0, capacity=1000)

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
-from support.localredis import LocalRedis, keys
 from support.proxy import MORE_FAULTS, Answering, Proxy
 from support.queues import Crawler, left
 from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
+from testbed.localredis import LocalRedis, keys
 
 from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError
@@ -26,6 +26,8 @@ from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.reporting import write_stats
+
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""

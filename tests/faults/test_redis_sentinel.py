@@ -6,12 +6,14 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from support.localredis import LocalRedis
 from support.localsentinel import LocalSentinel
 from support.queues import Crawler
+from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.redis.client import Server
+
+pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from support.kills import items_in, series
-from support.localsite import StormySite
+from testbed.localsite import StormySite
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 

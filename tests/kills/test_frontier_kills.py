@@ -15,8 +15,8 @@ from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.filters import contents
 from support.kills import POINTS, items_in, series
-from support.localsite import LocalSite, StormySite
 from support.processes import run_line
+from testbed.localsite import LocalSite, StormySite
 
 from scrapy_bloom import file
 

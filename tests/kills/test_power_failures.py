@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from support.crawling import KEPT
 from support.kills import until_delivered
-from support.localsite import LocalSite
+from testbed.localsite import LocalSite
 
 KILLS = int(os.environ.get("KILLS", "1"))
 FAILURES = 2 * KILLS

@@ -6,19 +6,24 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
-from support.in_flight import pages_of, taken_by
 from support.kills import kill_each
-from support.localredis import LocalRedis
-from support.localsite import LocalSite, StormySite
 from support.queues import account
 from support.redis_crawls import Crawl
+from testbed.in_flight import pages_of, taken_by
+from testbed.localredis import LocalRedis
+from testbed.localsite import LocalSite, StormySite
 
 from scrapy_bloom.crawl.serialize import read_fields
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import Worker
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.usefixtures("short_leases")]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.server,
+    pytest.mark.long,
+    pytest.mark.usefixtures("short_leases"),
+]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""

@@ -1,1 +1,1 @@
-"""What tests, demos and benchmarks share: sites, servers, crawls, faults."""
+"""What tests share: sites, servers, crawls, faults."""

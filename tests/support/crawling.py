@@ -104,9 +104,17 @@ def settings_at(place, request):
     return settings | {"BLOOM_REDIS_TIMEOUT": 10}
 
 
-def at(*places):
+def places(*names):
+    """Return these places as parameters of tests; those in Redis are marked."""
+    return [
+        pytest.param(name, marks=[pytest.mark.redis] if name in {"redis", "shared"} else [])
+        for name in names
+    ]
+
+
+def at(*names):
     """Run a test once for each of these places, whose settings the fixture `place` returns."""
-    return pytest.mark.parametrize("place", places, indirect=True)
+    return pytest.mark.parametrize("place", places(*names), indirect=True)
 
 
 def make_crawler(spider, settings=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import redis
+from testbed.localredis import LocalRedis
 
-from support.localredis import LocalRedis
 from support.waiting import until
 
 _SLOTS = 16384

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.localredis import LocalRedis
+from testbed.localredis import LocalRedis
+
 from support.waiting import until
 
 

@@ -20,6 +20,7 @@ from unittest import mock
 from support.waiting import PATIENCE, until
 
 TESTS = Path(__file__).parents[1]
+HELPERS = TESTS, TESTS.parent / "example_project"
 
 CHOSEN = "SCHEDULER = 'scrapy.core.scheduler.Scheduler': this run is not protected"
 
@@ -39,7 +40,7 @@ def workers():
 
 def environment():
     """Return one in which a process can import the tests' helpers."""
-    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    paths = [*map(str, HELPERS), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

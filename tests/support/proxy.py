@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager, suppress
 from socketserver import BaseRequestHandler
 
-from support.served import Served
+from testbed.served import Served
 
 MORE_FAULTS = (
     *("reset", "drop reply", "stall", "stall reply"),

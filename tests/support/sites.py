@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from support.served import Quiet, Served
+from testbed.served import Quiet, Served
 
 Page = Callable[..., Any]
 """Called with the path and the cookie; returns what :class:`Pages` says."""

@@ -117,3 +117,13 @@ def test_a_subclass_that_overrides_fingerprint_decides_and_its_job_names_it(tmp_
     with pytest.raises(CloseSpider), Crawl(job):
         pass
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
+
+
+def test_a_subclass_that_overrides_fingerprint_is_shown_the_url_as_it_is():
+    class Verbatim(CanonicalRequestFingerprinter):
+        def fingerprint(self, request):
+            return request.url.encode()
+
+    settings = {"REQUEST_FINGERPRINTER_CLASS": Verbatim, "BLOOM_CANONICAL": "usual"}
+    with Crawl(settings) as crawl:
+        assert crawl.seen(PLAIN, TRACKED, TRACKED) == [False, False, True]

@@ -6,7 +6,6 @@ from typing import Final
 
 from bench.part import Part
 from bench.parts import (
-    beside,
     core,
     frontier_crawl,
     growth,
@@ -14,25 +13,20 @@ from bench.parts import (
     memory,
     outage,
     polite,
+    redis_crawl,
     request_seen,
-    saturation,
-    shared_crawl,
-    urls,
 )
 
 PARTS: Final[dict[str, Part]] = {
     part.name: part
     for part in (
         request_seen.PART,
-        urls.PART,
         core.PART,
         memory.PART,
         frontier_crawl.PART,
-        shared_crawl.PART,
-        saturation.PART,
+        redis_crawl.PART,
         growth.PART,
         polite.PART,
-        beside.PART,
         kills.PART,
         outage.PART,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from itertools import islice
 
 from bench.competitors import CANDIDATES, OURS, Made
 from bench.fingerprints import feed, resident, stream, take
@@ -24,10 +23,7 @@ def fill(name: str, items: int, left: int) -> tuple[Made, Iterator[bytes], int]:
     before = resident()
     made = CANDIDATES[name](items, ERROR_RATE)
     source = stream(MEMBERS)
-    if made.fill:
-        made.fill(islice(source, items - left))
-    else:
-        feed(made.add, source, items - left)
+    feed(made.add, source, items - left)
     return made, source, resident() - before
 
 
@@ -92,11 +88,10 @@ Random fingerprints of 20 bytes; each candidate is sized for that many items at 
 added again; the figure is the mean of both. The ratio is our CPU time by theirs. All candidates
 live in one process, so the caches are equally cold for all.
 
-Bytes per item are those of the bits, for SQLite those of the file, and for the set the growth of
-the process. Errors are new items called seen.
+Bytes per item are those of the bits, and for the set the growth of the process. Errors are new
+items called seen.
 
-The set is what Scrapy keeps. SQLite has a table without row ids, in one open transaction without
-syncs: nothing would survive a crash. The textbook loop has the optimal numbers of bits and hashes.
+The set is what Scrapy keeps. The textbook loop has the optimal numbers of bits and hashes.
 rbloom has the hash that its documentation recommends for filters that are stored, SHA-256, and the
 fastest that can be stored. With the latter rbloom is faster than we are, and so is fastbloom-rs:
 both are written in Rust.""",

@@ -12,8 +12,6 @@ from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS, SCRAPY, SQLITE
 
 RATIOS: Final = (("to_scrapy", SCRAPY), ("to_sqlite", SQLITE))
-FEW: Final = 10
-"""Pages of a crawl that does little more than start and end."""
 
 
 def run(scale: Scale) -> Rows:
@@ -24,17 +22,12 @@ def run(scale: Scale) -> Rows:
     for pages, links in sites:
         found = crawls(pages, links, rounds)
         rows += [{"links": links, **row(name, found)} for name in SCHEDULERS]
-    found = crawls(FEW, 3, 2 * rounds)
-    ends = [row(name, found) for name in SCHEDULERS]
-    for each in ends:
-        for key in ("cpu", "cpu_low", "cpu_high", "wall", "wall_low", "wall_high"):
-            each[key] *= each["pages"]  # of the whole crawl
-    return {"crawl": rows, "ends": ends}
+    return {"crawl": rows}
 
 
 def crawls(pages: int, links: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Crawl a site with each scheduler, in turn."""
-    from support.localsite import SteadySite
+    from testbed.localsite import SteadySite
 
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEDULERS}
     for number in range(rounds):
@@ -87,9 +80,7 @@ PART = Part(
     method=f"""\
 Each crawl runs in a process and a job directory of its own, 16 requests at a time, on a local site
 served by another process. CPU is the crawler's, with all threads and from its set-up to its end.
-Ratios are medians over neighbouring crawls. All crawls fetch the same pages once. Crawls of {FEW}
-pages do little more than start and end: ours imports more modules, and tries its fast fingerprint
-on a few hundred requests.
+Ratios are medians over neighbouring crawls. All crawls fetch the same pages once.
 
 {ABOUT}""",
     packages=PACKAGES,
@@ -105,14 +96,6 @@ on a few hundred requests.
                 Column("cpu", "ms CPU a page", ".2f", 1e-3, spread=True),
                 Column("to_scrapy", "ours to Scrapy's own", ".2f", spread=True),
                 Column("to_sqlite", "ours to its SQLite queue", ".2f", spread=True),
-            ),
-        ),
-        Table(
-            "ends",
-            f"A whole crawl of {FEW} pages",
-            (
-                Column("name", "scheduler"),
-                Column("cpu", "ms CPU", ".0f", 1e-3, spread=True),
             ),
         ),
     ),

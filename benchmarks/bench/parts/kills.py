@@ -18,7 +18,7 @@ from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS
 from bench.scrapy_filters import Settings
 
 if TYPE_CHECKING:
-    from support.localsite import LocalSite
+    from testbed.localsite import LocalSite
 
 LINKS = 10
 KILLS = 5
@@ -36,15 +36,16 @@ def run(scale: Scale) -> Rows:
 
 def crawl(settings: Settings, pages: int, seed: int) -> Row:
     """Crawl a site, killed at random moments; return what it saw."""
-    from support.localsite import SteadySite
+    from testbed.localsite import SteadySite
 
-    stops = killing.random_stops(Random(seed), KILLS, 2 * pages // (KILLS + 1))
+    chance = Random(seed)
+    stops = [chance.randint(1, 2 * pages // (KILLS + 1)) for _ in range(KILLS)]
     with (
         TemporaryDirectory() as temporary,
         SteadySite(pages=pages, links=LINKS, seed=seed) as site,
     ):
         folder = Path(temporary)
-        under_way = killing.crawl(
+        kills = killing.crawl(
             site.url,
             settings,
             folder,
@@ -55,10 +56,9 @@ def crawl(settings: Settings, pages: int, seed: int) -> Row:
         fetched = site.hits
         return {
             "pages": pages,
-            "kills": len(under_way),
+            "kills": kills,
             "lost": len(site.missed),
             "again": again(fetched),
-            "under_way": sum(under_way),
             "items_lost": len(fetched.keys() - items.keys()),
             "items_again": again(items),
         }
@@ -91,7 +91,6 @@ def summed(name: str, crawls: list[Row]) -> Row:
     row["incomplete"] = sum(1 for crawl in crawls if crawl["lost"])
     kills = row["kills"] or 1
     row["again_each"] = row["again"] / kills
-    row["under_way_each"] = row["under_way"] / kills
     row["items_again_each"] = row["items_again"] / kills
     return row
 
@@ -107,14 +106,12 @@ PART = Part(
     method=f"""\
 A site of 1,200 pages with {LINKS} links each is crawled in a job directory by `scrapy runspider`,
 16 requests at a time, with items in a file of JSON lines. Up to {KILLS} times it is killed by
-SIGKILL and started again: one kill in five comes up to 4 s after the start of the process, the
-others after a random number of answers and up to 0.1 s. No run may take more than a minute, and one
-that ends before its kill ends the crawl. The schedulers take turns, with the same sites and
+SIGKILL, after a random number of answers, and started again. No run may take more than a minute,
+and one that ends before its kill ends the crawl. The schedulers take turns, with the same sites and
 moments. The site counts its answers, and so knows what was lost.
 
-In flight are the requests that the engine has not finished. The front page, which each run asks for
-again, is not counted as fetched again. An item is lost if its page was fetched and no whole line
-has it.
+The front page, which each run asks for again, is not counted as fetched again. An item is lost if
+its page was fetched and no whole line has it.
 
 {ABOUT}""",
     packages=PACKAGES,
@@ -131,7 +128,6 @@ has it.
                 Column("lost", "pages lost", ","),
                 Column("incomplete", "crawls with losses"),
                 Column("again_each", "fetched again a kill", ".1f"),
-                Column("under_way_each", "in flight at a kill", ".1f"),
                 Column("items_lost", "items lost", ","),
             ),
         ),
@@ -143,5 +139,4 @@ has it.
             draw,
         ),
     ),
-    alone=False,
 )

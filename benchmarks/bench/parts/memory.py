@@ -84,5 +84,4 @@ process's resident memory after the first check. Our filter grows from its defau
     plots=(
         Plot("memory", "What the process has grown by against the URLs that it has checked", draw),
     ),
-    alone=False,
 )

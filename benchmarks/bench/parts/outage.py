@@ -16,7 +16,7 @@ from bench.schedulers import ABOUT, OURS, PACKAGES, SCHEDULERS, SCRAPY
 from bench.scrapy_filters import Settings
 
 if TYPE_CHECKING:
-    from support.localsite import SteadySite
+    from testbed.localsite import SteadySite
 
 PAGES: Final = 240
 BEFORE: Final = 60
@@ -58,7 +58,7 @@ def crawl(settings: Settings, seed: int) -> Row:
 
 def leaving(back: Event, seed: int) -> SteadySite:
     """Return a site that closes each connection without an answer while it is away."""
-    from support.localsite import Answer, SteadySite
+    from testbed.localsite import Answer, SteadySite
 
     class Leaving(SteadySite):
         away = False
@@ -130,5 +130,4 @@ counted as fetched again.
             draw,
         ),
     ),
-    alone=False,
 )

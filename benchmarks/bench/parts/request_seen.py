@@ -7,7 +7,6 @@ from functools import partial
 
 from scrapy import Request
 
-from bench import links
 from bench.harness import Prepare, Run, summed, take_turns
 from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.scrapy_filters import (
@@ -21,7 +20,12 @@ from bench.scrapy_filters import (
 
 def run(scale: Scale) -> Rows:
     """Time every filter."""
-    urls = links.acceptable(links.crawled())[: scale.of(50_000, 10_000)]
+    from testbed.localsite import LocalSite
+
+    site = LocalSite(pages=scale.of(2_500, 500))
+    urls = [
+        f"http://www.example.com{href}" for page in range(site.pages) for href in site.hrefs(page)
+    ]
     candidates: dict[str, Prepare] = {
         name: partial(_seen, settings, urls) for name, settings in FILTERS.items()
     }
@@ -46,7 +50,8 @@ PART = Part(
     name="request-seen",
     title="request_seen",
     method="""\
-Fresh requests for 50,000 links of a real crawl.""",
+Fresh requests for the 50,000 links of 2,500 pages of the local site: half of them are plain, many
+have a query with its parameters in any order, a fifth a fragment.""",
     packages=PACKAGES,
     run=run,
     tables=(

@@ -16,9 +16,9 @@ from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
 from support.kinds import Color
-from support.localredis import keys
 from support.processes import run_line
 from support.queues import Crawler
+from testbed.localredis import keys
 
 from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, copy_from, runner

@@ -13,22 +13,14 @@ SOURCES = Path(__file__).parents[2] / "scrapy_bloom"
 PUBLIC = set(scrapy_bloom.__all__)
 
 
-def test_the_tests_import_the_installed_wheel():
-    assert "site-packages" in PACKAGE.parts, "install the package first: make tests does"
-    # Processes that tests start import the same one.
+def test_processes_that_tests_start_import_what_the_tests_do():
     found = run_line("import scrapy_bloom; print(scrapy_bloom.__file__)")
-    assert found.stdout.strip() == scrapy_bloom.__file__
+    assert found.stdout.strip() == scrapy_bloom.__file__, "first: pip install -e '.[test]'"
 
 
-def test_pythonpath_chooses_the_sources(monkeypatch):
-    """As CONTRIBUTING.md says."""
-    monkeypatch.setenv("PYTHONPATH", str(SOURCES.parent))
-    conftest = str(SOURCES.parent / "tests" / "conftest.py")
-    line = f"import runpy; runpy.run_path({conftest!r}); import scrapy_bloom as b; print(b)"
-    assert str(SOURCES / "__init__.py") in run_line(line).stdout
+def test_what_is_installed_has_every_file_of_the_package():
+    """`make dist` asks it of the wheel."""
 
-
-def test_the_wheel_holds_every_file_of_the_package():
     def files(folder):
         paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
         return {path for path in paths if path.suffix != ".pyc"}

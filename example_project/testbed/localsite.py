@@ -20,7 +20,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
-from support.served import Quiet, Served
+from testbed.served import Quiet, Served
 
 
 class Kind(Enum):

@@ -14,11 +14,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.servers import program
-from support.waiting import PATIENCE
+from testbed.servers import program
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+PATIENCE = 600
+"""Seconds for what takes a few, on any machine."""
 
 keys = (f"test:{number}" for number in itertools.count())
 """Keys for filters, each given once in a process."""

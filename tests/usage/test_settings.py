@@ -108,6 +108,7 @@ def test_an_unknown_setting_is_reported_with_the_one_that_was_meant(name, hint, 
     assert record.getMessage() == f"There is no setting {name}{hint}"
 
 
+@pytest.mark.server
 @ensureDeferred
 async def test_a_crawl_reads_its_settings_once(tmp_path, caplog):
     theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}

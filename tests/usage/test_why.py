@@ -11,7 +11,7 @@ import pytest
 from scrapy import Request
 from support.internals import clock_of_redis
 from support.jobs import SPIDER, kept_job, open_job, stored
-from support.localredis import keys
+from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import places, why

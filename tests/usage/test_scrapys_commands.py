@@ -2,7 +2,7 @@
 
 import pytest
 from support.filters import everything, everything_in
-from support.localsite import LocalSite
+from testbed.localsite import LocalSite
 
 pytestmark = [pytest.mark.each_scrapy, pytest.mark.server]
 

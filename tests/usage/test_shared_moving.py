@@ -8,9 +8,9 @@ from scrapy import Request
 from support import kinds
 from support.graceful_stop import stop_after
 from support.kinds import Color
-from support.localsite import LocalSite
 from support.shared_spiders import TheirFingerprints
 from support.waiting import until
+from testbed.localsite import LocalSite
 
 from scrapy_bloom.commands import copy_from
 

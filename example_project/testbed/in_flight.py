@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from scrapy_bloom.redis.member import Taken
-from support.localredis import LocalRedis
-from support.localsite import LocalSite
+from testbed.localredis import LocalRedis
+from testbed.localsite import LocalSite
 
 
 def taken_by(server: LocalRedis, pid: int) -> list[str]:

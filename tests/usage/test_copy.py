@@ -24,9 +24,9 @@ from scrapy.utils.test import get_crawler
 from support.contract import fingerprints, share_of
 from support.filters import contents, everything_in
 from support.jobs import SPIDER, kept_job, lifo, open_job, stored, stored_job
-from support.localredis import keys
 from support.processes import run_line
 from support.queues import Crawler
+from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import copy_from, runner

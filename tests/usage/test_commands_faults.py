@@ -10,9 +10,9 @@ from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import contents, everything_in, hexadecimal, seen
 from support.jobs import kept_job, open_job, stored_job
-from support.localredis import keys
 from support.processes import environment
 from support.waiting import PATIENCE
+from testbed.localredis import keys
 
 from scrapy_bloom import RedisFilter
 

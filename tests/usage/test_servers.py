@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import servers
+from testbed import servers
 
 FAKE = "#!/bin/sh\necho Redis server v=0\n"
 
@@ -20,18 +20,20 @@ def on_path(tmp_path, monkeypatch):
 
 
 def test_a_server_on_path_is_not_used_unless_it_is_named(on_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(servers, "DEFAULT", tmp_path / "default")
-    with pytest.raises(FileNotFoundError, match="make redis"):
+    monkeypatch.setattr(servers, "HOME", tmp_path / "servers")
+    monkeypatch.setattr(servers, "SERVERS", {servers.DEFAULT: ("nowhere", "run")})
+    with pytest.raises(servers.NotAvailableError, match="name its program: REDIS_SERVER="):
         servers.program()
     monkeypatch.setenv("REDIS_SERVER", str(on_path))
     assert servers.program() == str(on_path)
 
 
-def test_a_named_server_must_start(on_path, tmp_path):
-    assert servers.check(str(on_path)) == ""
+def test_a_named_server_must_start(on_path, tmp_path, monkeypatch):
     on_path.write_text("#!/bin/sh\nexit 1\n")
     for program in (on_path, tmp_path / "missing"):
-        assert str(program) in servers.check(str(program))
+        monkeypatch.setenv("REDIS_SERVER", str(program))
+        with pytest.raises(servers.NotAvailableError, match=str(program)):
+            servers.program()
 
 
 def test_a_missing_server_is_skipped_and_is_an_error_only_if_it_was_named(tmp_path, monkeypatch):

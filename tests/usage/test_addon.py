@@ -9,8 +9,8 @@ from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.graceful_stop import close
 from support.jobs import lifo
-from support.localsite import LocalSite
 from support.sites import Pages
+from testbed.localsite import LocalSite
 
 from scrapy_bloom import Addon, BloomDupeFilter, RetryAfterMiddleware
 
@@ -121,6 +121,7 @@ TELNETCONSOLE_ENABLED = False
 NEEDS_REDIS = "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("chosen", [{"BLOOM_REDIS_URL": "redis://x"}, {"BLOOM_BACKEND": "redis"}])
 def test_without_the_client_library_a_crawl_that_workers_share_is_refused(project, chosen):
     (project.folder / "project_settings.py").write_text(WITHOUT_REDIS)
@@ -151,6 +152,7 @@ class Stopping(Follower):
             close(self.crawler)
 
 
+@pytest.mark.server
 @ensureDeferred
 @pytest.mark.parametrize("filter_class", [RFP, OURS])
 async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter_class, caplog):

@@ -52,4 +52,4 @@ class Quiet:
     server: Any
 
     def log_message(self, *args: object) -> None:
-        pass
+        """Log nothing."""

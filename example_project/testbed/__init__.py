@@ -1,0 +1,1 @@
+"""What demos, tests and benchmarks run on: a site that counts its pages, and a Redis server."""
