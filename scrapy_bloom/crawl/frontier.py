@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -27,6 +28,7 @@ from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.orders import forget_page, hold_slot
+from scrapy_bloom.crawl.outcomes import APART
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
 from scrapy_bloom.crawl.scrapy.loop import Timer
@@ -73,6 +75,7 @@ class Frontier:
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
         self._flush_at, self._flush_pause = 0.0, _SOONEST
+        self._failed_in_memory: deque[tuple[float, Visit]] = deque()
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._closing = self._closing_noted = self._rest_logged = self._is_stuck = False
@@ -306,6 +309,7 @@ class Frontier:
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""
         self._note_ended()
+        self._free_failed()
         until = self._ledger.due()
         if until is None or (time.monotonic() < self._flush_at and not self._closing):
             return
@@ -339,10 +343,22 @@ class Frontier:
             self._report.unlisted[reason.kind] += 1
         if reason is not None:
             self._report.failed(reason.kind)
+        if reason is None or not self._retries:
+            self._free(visit)
+        elif visit.marks:  # nothing stores it, and links to it would fetch it again and again
+            self._failed_in_memory.append((time.monotonic() + APART, visit))
+
+    def _free_failed(self) -> None:
+        """Make eligible again what failed in memory an hour ago; the next run fetches it anyway."""
+        failed = self._failed_in_memory
+        while failed and failed[0][0] <= time.monotonic():
+            _, visit = failed.popleft()
+            self._backend.forget_many(visit.marks)
+            self._free(visit)
+
+    def _free(self, visit: Visit) -> None:
         self._in_flight.release(visit)
         if visit.marks:
-            if reason is not None and self._retries:  # nothing stores it, so it was never seen
-                self._backend.forget_many(visit.marks)
             self._backend.withhold(visit.marks, is_over=True)
 
     # Exchanges

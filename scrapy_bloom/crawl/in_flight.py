@@ -185,9 +185,10 @@ class InFlight:
             for page in self._led_to(request) if origin is None else (origin,):
                 self._await_target(page, mark, waiting)
         for kept in self.kept_marks.get(mark, ()):
-            if not kept.waits_for:
-                continue  # it is done
             for parent in _stored(self._led_to(request)) - kept.roots:
+                if not kept.waits_for:  # it is done, or has failed with the pages that led to it
+                    parent.reason = parent.reason or kept.reason
+                    continue
                 if kept in self._waiting_for(parent):
                     continue
                 parent.waits_for += 1

@@ -332,6 +332,34 @@ async def test_a_page_that_cannot_be_stored_and_has_failed_is_fetched_again(plac
 
 @at("kept job", "shared")
 @ensureDeferred
+async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_link_there(
+    place, account
+):
+    """Each page links to all, and to be eligible again at once would have no end."""
+
+    class Raising(Parsing):
+        def request(self, response, href):
+            return response.follow(href, lambda page: self.parse_and_raise(page))  # noqa: PLW0108
+
+        def parse_and_raise(self, response):
+            yield from super().parse(response)
+            if self.crawler.settings["BUG"]:
+                raise ValueError("a bug")
+
+    names = ["/a", "/b", "/c", "/d"]
+    with Pages(dict.fromkeys(("/", *names), names)) as site:
+        for bug, times in (True, 1), (False, 2):
+            await crawl(Raising, {**place, **QUICK, "BUG": bug}, url=site.url + "/")
+            assert site.hits == dict.fromkeys(("/", *names), times)
+            assert account() == (
+                {"done": 5, "waiting": 0}
+                if not bug
+                else {"done": 0, "failed": 1, "waiting": 0, "ValueError in parse_and_raise": 1}
+            )
+
+
+@at("kept job", "shared")
+@ensureDeferred
 async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, account):
     """The link was dropped as a duplicate, and the page no longer redirects when asked again."""
     down, made = True, []
