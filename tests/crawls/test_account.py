@@ -347,9 +347,10 @@ async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_lin
                 raise ValueError("a bug")
 
     names = ["/a", "/b", "/c", "/d"]
+    slowly = {**place, **QUICK, "DOWNLOAD_DELAY": 0.2, "CLOSESPIDER_PAGECOUNT": 10}
     with Pages(dict.fromkeys(("/", *names), names)) as site:
         for bug, times in (True, 1), (False, 2):
-            await crawl(Raising, {**place, **QUICK, "BUG": bug}, url=site.url + "/")
+            await crawl(Raising, {**slowly, "BUG": bug}, url=site.url + "/")
             assert site.hits == dict.fromkeys(("/", *names), times)
             assert account() == (
                 {"done": 5, "waiting": 0}
