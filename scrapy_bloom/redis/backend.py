@@ -18,12 +18,11 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from scrapy import signals
-from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import Downloads, Pulse, has_queues_by_slot, run_beside
+from scrapy_bloom.crawl.engine import Downloads, Pulse, run_beside
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Failure
@@ -74,11 +73,8 @@ class RedisBackend(Backend):
         self._identifier = crawl.identifier
         self._queue, self._reading = queue, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
-        by_host = bool(
-            has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
-        )
         self._downloads = Downloads(crawler)
-        self._turns = Turns(engine, self._downloads, report, by_host=by_host)
+        self._turns = Turns(engine, self._downloads, report)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, crawl.in_flight, most)
         self._starts = Starts(engine, crawl.spider, queue)
@@ -170,7 +166,6 @@ class RedisBackend(Backend):
         if not self._queue.has_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
             return None
-        ready = None
         while (taken := self._turns.pop()) is not None:
             try:
                 request = self._reading.request(taken.body, self._spider)
@@ -181,17 +176,12 @@ class RedisBackend(Backend):
                     warn_of_refused(self._report, error)
                 continue
             taken.origin = request.meta.get(START, b"")
-            if taken.slot or not (until := self._turns.held_until(request)):
-                self._turns.begin(request, taken)
-                ready = request, taken
-                break
-            self._queue.postpone(taken, until)
-            self._urge()
-        if ready is not None:
+            self._turns.begin(request, taken)
             self._look_if_low()
-        elif self._turns.is_urgent:
+            return request, taken
+        if self._turns.is_urgent:
             self._urge()
-        return ready
+        return None
 
     def release(self, taken: Taken | None, ended: Ended, status: str = "") -> None:
         """Report with the next call that a request is done."""

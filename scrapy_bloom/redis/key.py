@@ -159,7 +159,6 @@ class Call:
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
-        postponed: ids of requests that are to wait, each until when; likewise.
         tries: how often it was sent.
     """
 
@@ -178,7 +177,6 @@ class Call:
     paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
-    postponed: list[tuple[bytes, float]] = field(default_factory=list)
     tries: int = 0
 
 
@@ -190,8 +188,7 @@ class Answer(NamedTuple):
         taken: the requests that this worker has taken.
         next_turn: seconds until more can be taken; infinite if nothing waits.
         held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
-            changed: where hosts share one slot, and for requests that are only in memory, nothing
-            else says so.
+            changed: for requests that are only in memory nothing else says so.
         void: whether there was a surprise instead: what was taken before is no longer ours.
         fetched_again: how many failed requests of earlier runs this run has put back, with the
             last of them.
@@ -551,7 +548,6 @@ class SharedKey:
                 with_length(slot) + _SECONDS.pack(max(0.0, until - now))
                 for slot, until in call.holds.items()
             ),
-            b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.postponed),
             *(part for pair in queued for part in pair),
         ]
 

@@ -122,15 +122,6 @@ class SharedQueue:
             self._taken.discard(taken)
             getattr(self.next_call, how).append(taken.id)
 
-    def postpone(self, taken: Taken, due: float) -> None:
-        """Let a request that was taken wait: its host is left alone.
-
-        :param due: until when, by ``time.monotonic()``.
-        """
-        if self.still_ours(taken):
-            self._taken.discard(taken)
-            self.next_call.postponed.append((taken.id, due))
-
     def give_back_turn(self, taken: Taken) -> None:
         """Give back the turn of a request that was not sent; say so before it is done.
 
@@ -158,7 +149,7 @@ class SharedQueue:
         """Whether there is anything to send."""
         call = self.next_call
         ended = call.ended, call.lost, call.back, call.unreadable
-        others = call.unused, call.postponed, call.holds
+        others = call.unused, call.holds
         return self._call is not None or bool(self._buffer) or any(ended + others)
 
     @property

@@ -88,17 +88,13 @@ class Turns:
     :param engine: knows which requests it still has.
     :param downloads: the downloader's slots.
     :param report: writes to the log.
-    :param by_host: whether slots without a delay are served in turn, too; else they are one.
 
     Attributes:
         holds: slots that are left alone, as far as this worker knows.
     """
 
-    def __init__(
-        self, engine: Engine, downloads: Downloads, report: Report, *, by_host: bool
-    ) -> None:
-        self._engine, self._downloads = engine, downloads
-        self._report, self._by_host = report, by_host
+    def __init__(self, engine: Engine, downloads: Downloads, report: Report) -> None:
+        self._engine, self._downloads, self._report = engine, downloads, report
         self._numbers = itertools.count()
         self._ready: list[tuple[float, int, Taken]] = []
         self._slots: dict[bytes, _Slot] = {}
@@ -116,10 +112,13 @@ class Turns:
         return len(self._ready)
 
     def slot_for(self, request: Request) -> bytes:
-        """Return the slot under which the queue files a request; empty if it is not paced."""
+        """Return the slot under which the queue files a request; empty if that is unknown."""
         try:
             key = self._engine.slot_of(request)
-            paced = self._by_host or self._downloads.pace_of(key).delay
+            slot = _name(key)
+            if slot not in self._announced and self._downloads.is_configured(key):
+                self._announced.add(slot)
+                self._paces[slot] = self._downloads.pace_of(key)
         except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
             self._report.once(
                 logging.ERROR,
@@ -128,13 +127,8 @@ class Turns:
                 request,
                 error,
             )
-            return b""
-        if not paced:
-            return b""
-        slot = _name(key)
-        if slot not in self._announced and self._downloads.is_configured(key):
-            self._announced.add(slot)
-            self._paces[slot] = self._downloads.pace_of(key)
+            slot = b""
+            self._paces[slot] = UNPACED
         return slot
 
     # Requests that have not begun

@@ -236,22 +236,6 @@ def test_more_hosts_than_an_answer_has_room_for_are_named_again(join, set_clock)
     assert b"500" in other.exchange().held
 
 
-def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):
-    worker = join()
-    worker.offer("a1", "a2", "b1")
-    first, second, _ = worker.exchange(3).taken
-    for each in (first, second):
-        worker.queue.postpone(each, time.monotonic() + 60)
-    worker.exchange()
-    assert worker.queue.counts.later == 2
-    assert not worker.exchange(9).taken
-    assert left(server, key) == (2, 1, 0)
-    worker.offer("c")
-    worker.say()
-    set_clock(NOW + 60 + NEAR)
-    assert worker.take(9) == ["a1", "a2", "c"]
-
-
 # The clock
 
 

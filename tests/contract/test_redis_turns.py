@@ -66,8 +66,8 @@ def test_slots_without_a_delay_are_served_in_turn(join):
     assert len(worker.take(100)) == 9
 
 
-def test_without_slots_there_is_one_order(join):
-    worker = join(SECOND)
+def test_a_slot_without_a_delay_keeps_one_order(join):
+    worker = join(UNPACED)
     worker.offer("low", priority=-1)
     worker.offer("high", priority=1)
     worker.offer("middle")

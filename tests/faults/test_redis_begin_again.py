@@ -315,9 +315,9 @@ class Crawler:
         chance = self.world.chance.random()
         if chance < self.world.waits / 2:
             until = time.monotonic() + self.world.chance.choice((1, 10, 300))
-            self.queue.next_call.holds[taken.slot or b"host"] = until
-            if not taken.slot or chance < self.world.waits / 4:
-                self.queue.postpone(taken, until)
+            self.queue.next_call.holds[taken.slot] = until
+            if chance < self.world.waits / 4:
+                self.queue.release(taken, "back")
                 return
         if taken.delay and chance < 0.1:
             self.queue.release(taken, "back")
@@ -397,7 +397,7 @@ SETS = {
     "hosts": {"faults": ALL | {"clock": 1}, "hosts": 7},
     "hosts, retries": {"faults": ALL | {"clock": 1}, "hosts": 7, "retries": 0.2},
     "waits": {"faults": ALL | {"clock": 1}, "hosts": 7, "waits": 0.3, "retries": 0.2},
-    "waits, one order": {"faults": ALL | {"clock": 1}, "waits": 0.3},
+    "waits, one host": {"faults": ALL | {"clock": 1}, "waits": 0.3},
     "waits, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 7, "waits": 0.3},
     "many hosts, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 40},
 }

@@ -29,7 +29,6 @@
 --   busy        slots of which this worker has enough: 2 bytes length, slot
 --   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
 --   holds       slots to be left alone: 2 bytes length, slot, a double: for how many seconds
---   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
 --   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --
 -- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless
@@ -47,8 +46,8 @@
 --     or  {"broken", error} the call failed half-way; all marks were dropped
 local epoch, worker, numbers, ops, probes, max_ages, heard = unpack(ARGV, 1, 7)
 local ended, lost, ways, restored, start, back, unreadable, unused = unpack(ARGV, 8, 15)
-local paces, busy, waits, held, postponed = unpack(ARGV, 16, 20)
-local FIRST_QUEUED = 21  -- where in ARGV the requests to queue begin
+local paces, busy, waits, held = unpack(ARGV, 16, 19)
+local FIRST_QUEUED = 20  -- where in ARGV the requests to queue begin
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
   'deleted', 'delay', 'well', 'crowd', 'done', 'redirected', 'again', 'found')
 if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
@@ -221,21 +220,6 @@ local function set_paces()
   end
 end
 
--- Let requests that this worker has wait: their host is left alone.
-local function postpone()
-  local at = 1
-  while at <= #postponed do
-    local id, seconds
-    id, seconds, at = struct.unpack('>c8d', postponed, at)
-    local value = call('HGET', taken, worker .. id)
-    if value then
-      local _, _, member = read_taken(value)
-      call('HDEL', taken, worker .. id)
-      call('ZADD', later, format_time(clock + seconds * SECOND), member)
-    end
-  end
-end
-
 -- Keep requests that this worker could not read for those that have not tried.
 local function refuse()
   for _, field in ipairs(fields_of(unreadable)) do
@@ -293,7 +277,6 @@ end
 -- Serve a slot: take up to `room` of its requests with one start, and set its next turn. Return how many were taken.
 local function serve(slot, turn, listed, room)
   local delay, jitter, pace = read_pace(listed)
-  if slot == '' then delay, pace = 0, '0 0 0 ' end
   local start = math.max(clock, turn)
   local following = start + draw(delay, jitter)
   if delay > 0 then room = 1 else following = clock + #names + 1 end  -- slots without a delay take turns
@@ -351,7 +334,6 @@ local function take_unread(most, is_busy)
       local slot = slot_of(member)
       local turn, key = turn_of(slot)
       local delay, jitter, pace = read_pace(call('HGET', delays, slot))
-      if slot == '' then delay, pace = 0, '0 0 0 ' end
       local start = math.max(clock, turn or 0, hold_of(slot))
       if start > horizon or delay > 0 and is_busy[slot] then
         if start > horizon then soonest = math.min(soonest or start, start) end
@@ -386,7 +368,7 @@ local function take()
     local listed, progress = paces_of(slots), false
     for i, slot in ipairs(slots) do
       -- A slow host with a delay would fill the worker.
-      if left > 0 and room_left > 0 and not (all_busy and slot ~= '' and read_pace(listed[i]) > 0) then
+      if left > 0 and room_left > 0 and not (all_busy and read_pace(listed[i]) > 0) then
         left = left - serve(slot, times[slot], listed[i], math.max(1, math.floor(left / #slots)))
         progress = true
       end
@@ -425,7 +407,6 @@ local function carry_out()
   settle()
   for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
   refuse()
-  postpone()
   digits = judge(ops, probes, max_ages)
   push()
   set_paces()
