@@ -39,7 +39,7 @@ class Addon:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the add-on of a crawl, or of a command."""
         # Imported only here: every Scrapy command imports this module.
-        from scrapy_bloom.crawl.engine import is_inspection_command  # noqa: PLC0415
+        from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command  # noqa: PLC0415
 
         self = cls()
         self._is_inspection_command = is_inspection_command(crawler)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
-from scrapy_bloom.crawl.engine import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -21,6 +20,7 @@ from scrapy_bloom.crawl.other_schedulers import (
     watch_pushes,
 )
 from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter

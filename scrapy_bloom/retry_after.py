@@ -15,8 +15,10 @@ from scrapy import Request, signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import copy_to_go_back, leave_first_slot, scheduler_of, slot_of
 from scrapy_bloom.crawl.later import DELAY
+from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
+from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot, slot_of
+from scrapy_bloom.crawl.scrapy.engine import copy_to_go_back
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
 from scrapy_bloom.signals import hold_slot

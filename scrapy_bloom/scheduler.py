@@ -15,19 +15,19 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import (
-    Engine,
-    Timer,
-    is_inspection_command,
-    leave_first_slot,
-    no_requests,
-    refuse,
-    write_no_state,
-)
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
+from scrapy_bloom.crawl.scrapy.crawler import (
+    is_inspection_command,
+    no_requests,
+    refuse,
+    write_no_state,
+)
+from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot
+from scrapy_bloom.crawl.scrapy.engine import Engine
+from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
 from scrapy_bloom.errors import BloomError, SettingError

@@ -14,8 +14,9 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.engine import apply_settings, has_queues_by_slot, slot_folder
 from scrapy_bloom.crawl.reading import Reading
+from scrapy_bloom.crawl.scrapy.crawler import apply_settings
+from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, slot_folder
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter

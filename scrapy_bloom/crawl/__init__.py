@@ -7,7 +7,7 @@ pages behind what they have asked; ``recent`` remembers marks of this run; ``in_
 pages in flight, ``outcomes`` is how each ends, ``failed`` a request that has failed, and
 ``account`` what has become of all; ``later`` keeps what must wait, and ``pace`` is how a slot is
 spaced; ``items`` writes out a page's items before the page counts as done, and ``cut_feeds``
-mends feeds that a kill has cut; ``engine`` has all that is private to Scrapy; ``report`` writes
+mends feeds that a kill has cut; ``scrapy`` has all that is private to Scrapy; ``report`` writes
 stats and log messages; ``serialize`` turns requests into bytes, and
 ``reading`` those that a stranger may have written into requests; ``other_schedulers`` covers what
 other schedulers do not report.

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from scrapy_bloom.crawl.account import Account
-    from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.in_flight import InFlight
     from scrapy_bloom.crawl.outcomes import Ended, Failure
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.scrapy.engine import Engine
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.settings import Settings
 

@@ -21,12 +21,13 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import BACK, Timer, pop_back
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
+from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED

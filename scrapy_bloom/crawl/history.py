@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request
 
-from scrapy_bloom.crawl.engine import BACK, watch_downloader
+from scrapy_bloom.crawl.scrapy.engine import BACK, watch_downloader
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -24,9 +24,9 @@ from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Failure, failure_of
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.scrapy.engine import Engine
 
 
 _MOST_TARGETS: Final = 10_000

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from asyncio import CancelledError
 from codecs import StreamReaderWriter, StreamWriter
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from inspect import isawaitable
-from io import IOBase, UnsupportedOperation
-from pathlib import Path
-from stat import S_ISREG
+from io import IOBase
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 from scrapy.exporters import BaseItemExporter
-from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.cut_feeds import end_last_line
+from scrapy_bloom.crawl.scrapy.feeds import Feeds
 from scrapy_bloom.signals import before_commit
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.engine import Engine
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.scrapy.engine import Engine
 
-_WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
-_WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
 class Items:
@@ -61,21 +53,12 @@ class Items:
     ) -> None:
         self._crawler, self._engine = crawler, engine
         self._report = report
-        self._sync, self._unclean = sync, unclean
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
         self._failing = False
-        self._refused: deque[tuple[Any, Spider]] = deque()
-        self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
-        self._feeds: Any = crawler.get_extension(FeedExporter)
-        self._slots: list[Any] = []  # those of the feeds whose files were looked at
-        self._finished: list[Any] = []  # those of batches that are full, until their files are safe
-        if self._feeds is not None:
-            with suppress(KeyError):  # a custom class that connects differently
-                crawler.signals.disconnect(self._feeds.item_scraped, signals.item_scraped)
-                crawler.signals.connect(self._export, signals.item_scraped)
-            crawler.signals.connect(self._feeds_opened, signals.spider_opened)
+        self._feeds = Feeds(crawler, self._export, sync=sync, unclean=unclean)
+        crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 
     async def flush(self) -> bool:
@@ -114,54 +97,17 @@ class Items:
 
     def _export(self, item: Any, spider: Spider) -> None:
         """Export an item, after those that the feeds have refused."""
-        self._refused.append((item, spider))
-        if len(self._refused) == 1:
-            try:
-                self._export_refused()
-            except OSError as error:
-                self._log_failure(error)
-
-    def _export_refused(self) -> None:
-        """Export the items that the feeds have refused.
-
-        :raises OSError: if they refuse again.
-        """
-        for file, end in self._ends:  # it may end with part of an item
-            if not file.closed:
-                file.flush()
-                file.seek(end)
-                file.truncate()
-        self._ends = []
-        while self._refused:
-            ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
-            item, spider = self._refused.popleft()
-            try:
-                self._feeds.item_scraped(item, spider)
-                self._end_lines()  # of the next batch's file
-            except OSError:  # after any other error Scrapy continues without the item
-                self._refused.appendleft((item, spider))
-                self._ends = ends
-                raise
+        try:
+            self._feeds.export(item, spider)
+        except OSError as error:
+            self._log_failure(error)
 
     def _flush_feeds(self) -> Exception | None:
         try:
-            self._export_refused()
-            for file in self._files():
-                self._write_out(file)
-            self._sync_finished()
+            self._feeds.flush()
         except Exception as error:  # noqa: BLE001 - the exporter may be third-party
             return error
         return None
-
-    def _sync_finished(self) -> None:
-        """Sync the files of batches that the exporter has closed: closing only flushes them."""
-        for slot in [*self._finished]:
-            if _plain(slot.file).closed:
-                if self._sync and isinstance(slot.storage, FileFeedStorage):
-                    # Where another program has taken it away, there is nothing to sync.
-                    with suppress(FileNotFoundError), Path(slot.storage.path).open("rb+") as file:
-                        os.fsync(file.fileno())
-                self._finished.remove(slot)
 
     def _flush_pipelines(self) -> None:
         """Write out the files that pipelines, or the spider, write items to.
@@ -171,15 +117,7 @@ class Items:
         for owner in (self._crawler.spider, *self._engine.pipelines):
             for file in _files_in(getattr(owner, "__dict__", {}), depth=3):
                 with suppress(ValueError):  # somebody has closed what is below it
-                    self._write_out(file)
-
-    def _write_out(self, file: Any) -> None:
-        file.flush()
-        if self._sync:
-            with suppress(AttributeError, UnsupportedOperation):  # it is not on a disk
-                number = _plain(file).fileno()
-                if S_ISREG(os.fstat(number).st_mode):  # neither is a pipe
-                    os.fsync(number)
+                    self._feeds.write_out(file)
 
     async def _ask_pipelines(self, *, last: bool = False) -> None:
         if not self._pipelines_closed:
@@ -203,12 +141,6 @@ class Items:
             return error
         return None
 
-    def _files(self) -> Iterator[Any]:
-        for slot in (*getattr(self._feeds, "slots", ()), *self._finished):
-            file = getattr(slot, "file", None)
-            if file is not None and not _plain(file).closed:
-                yield file
-
     def _log_failure(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)
         if not self._failing:
@@ -220,46 +152,11 @@ class Items:
                 error,
             )
 
-    def _end_lines(self) -> None:
-        """End the last lines of files that feeds are about to open; note those that are full."""
-        slots = getattr(self._feeds, "slots", [])
-        if slots != self._slots:
-            for slot in slots:
-                if slot not in self._slots:
-                    end_last_line(slot, unclean=self._unclean)
-            gone = (slot for slot in self._slots if slot not in slots)
-            self._finished += [slot for slot in gone if slot.file is not None]
-            self._slots = slots
-
     def _feeds_opened(self) -> None:
         """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
-        self._end_lines()
-        for slot in getattr(self._feeds, "slots", ()):
-            uri, options = _WHO.sub("//", str(slot.uri_template)), slot.feed_options
-            local = isinstance(slot.storage, FileFeedStorage)
-            processed = options.get("postprocessing")
-            if processed or not (local or isinstance(slot.storage, StdoutFeedStorage)):
-                how = "post-processed" if processed else "uploaded when it ends"
-                self._report.warn(
-                    f"The feed {uri} is {how}: a kill loses the last items in it, though their"
-                    f" pages are done. To lose none, use a plain local feed and compress or upload"
-                    f" it afterwards, or a pipeline with before_commit."
-                )
-            elif local and options.get("overwrite"):
-                self._report.warn(
-                    f"The feed {uri} is overwritten by each run: the items of earlier runs are lost"
-                    f" with it. To keep them, set overwrite to False (-o instead of -O)."
-                )
-            elif local and slot.format in _WHOLE and "%(" not in uri:
-                self._report.warn(
-                    f"A second run cannot append to the {slot.format} feed {uri}: the file would"
-                    f" not be valid. Use jsonlines or csv, or one feed per run."
-                )
-
-
-def _plain(file: Any) -> Any:
-    """Return the file itself, of one that is temporary or post-processed."""
-    return getattr(file, "file", file)
+        self._feeds.end_lines()
+        for warning in self._feeds.warnings():
+            self._report.warn(warning)
 
 
 def _files_in(value: Any, depth: int) -> Iterator[Any]:
@@ -281,13 +178,3 @@ def _files_in(value: Any, depth: int) -> Iterator[Any]:
     if depth and len(values) <= _FEW:  # others would make commits slow
         for each in [*values]:
             yield from _files_in(each, depth - 1)
-
-
-def _end(file: Any) -> int | None:
-    """Return where a feed's file ends; None if it is not a plain file."""
-    if hasattr(file, "head_plugin"):  # what was written to it is not what the file contains
-        return None
-    try:
-        return int(file.tell())
-    except OSError:
-        return None

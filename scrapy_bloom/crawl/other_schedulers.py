@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 
-from scrapy_bloom.crawl.engine import Timer, scheduler_of
+from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
+from scrapy_bloom.crawl.scrapy.loop import Timer
 
 if TYPE_CHECKING:
     from scrapy import Request

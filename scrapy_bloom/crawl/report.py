@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.engine import close_spider
+from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.settings import WINDOW, Settings
 from scrapy_bloom.values import counted, write_size, write_span

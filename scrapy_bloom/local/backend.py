@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import exit_with_error_code, run_beside, write_no_state
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
+from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError

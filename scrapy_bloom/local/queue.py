@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.utils.misc import build_from_crawler
 
-from scrapy_bloom.crawl.engine import has_queues_by_slot
+from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, put_slot, take_slot
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.file import DamageError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.scrapy.engine import Engine
 
 LATER: Final = "later"
 """Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
@@ -154,15 +154,14 @@ class Queues:
     def leave_alone(self, slot: str) -> None:
         """Return no requests of a download slot before :meth:`serve`, if it has its own queues."""
         if self.by_slot and slot not in self._resting:
-            self._resting[slot] = queue = self._queue.pqueues.pop(slot, ())
+            self._resting[slot] = queue = take_slot(self._queue, slot)
             self._size_resting += len(queue)
 
     def serve(self, slot: str) -> None:
         """Return requests of a download slot again."""
         queue = self._resting.pop(slot, ())
         self._size_resting -= len(queue)
-        if queue:
-            self._queue.pqueues[slot] = queue
+        put_slot(self._queue, slot, queue)
 
 
 class Bucket:

@@ -16,7 +16,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from scrapy_bloom.crawl.engine import slot_folder
+from scrapy_bloom.crawl.scrapy.downloads import slot_folder
 from scrapy_bloom.errors import StateError
 
 if TYPE_CHECKING:

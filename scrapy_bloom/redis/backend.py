@@ -22,12 +22,13 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.engine import Downloads, Pulse, run_beside
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
+from scrapy_bloom.crawl.scrapy.downloads import Downloads
+from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep

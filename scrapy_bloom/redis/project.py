@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.crawl.engine import pause, run_beside
+from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.fingerprinter import CanonicalFingerprinter

@@ -42,7 +42,7 @@ from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.worker import Worker
 
 if TYPE_CHECKING:
-    from scrapy_bloom.crawl.engine import Pulse
+    from scrapy_bloom.crawl.scrapy.loop import Pulse
 
 logger = logging.getLogger(__name__)
 

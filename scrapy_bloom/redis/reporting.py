@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.engine import run_beside
+from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
@@ -17,9 +17,9 @@ from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.account import Account
-    from scrapy_bloom.crawl.engine import Downloads
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.scrapy.downloads import Downloads
     from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
 

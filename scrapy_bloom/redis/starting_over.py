@@ -13,13 +13,13 @@ from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred, succeed
 
-from scrapy_bloom.crawl.engine import pause
+from scrapy_bloom.crawl.scrapy.loop import pause
 from scrapy_bloom.redis.upkeep import PAUSE
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
-    from scrapy_bloom.crawl.engine import Engine
+    from scrapy_bloom.crawl.scrapy.engine import Engine
     from scrapy_bloom.redis.queue import SharedQueue
 
 logger = logging.getLogger(__name__)

@@ -38,8 +38,9 @@ from scrapy_bloom.values import LONGEST
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from scrapy_bloom.crawl.engine import Downloads, Engine
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.scrapy.downloads import Downloads
+    from scrapy_bloom.crawl.scrapy.engine import Engine
 
 _EARLY: Final = 0.001
 """Seconds before its turn that a request may be sent: timers are no more exact."""

@@ -12,7 +12,7 @@ from support.internals import answer, send
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl.engine import BACK, Engine
+from scrapy_bloom.crawl.scrapy.engine import BACK, Engine
 
 
 @pytest.fixture

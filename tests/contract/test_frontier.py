@@ -11,12 +11,12 @@ from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
 
-from scrapy_bloom.crawl import engine as timers
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.scrapy import loop as timers
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.settings import Settings
 

@@ -8,8 +8,8 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_bloom.crawl.engine import Downloads
 from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.redis import turns as module
 from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.member import Taken

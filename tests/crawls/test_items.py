@@ -12,9 +12,9 @@ from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.utils.test import get_crawler
 from support.crawling import messages
 
-from scrapy_bloom.crawl.engine import pause
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.scrapy.loop import pause
 
 pytestmark = pytest.mark.each_scrapy
 

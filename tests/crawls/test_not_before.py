@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom import retry_after
 from scrapy_bloom.crawl import frontier
-from scrapy_bloom.crawl.engine import call_later
+from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
 from scrapy_bloom.signals import hold_slot

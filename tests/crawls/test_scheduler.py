@@ -31,8 +31,8 @@ from support.localsite import LocalSite, SteadySite
 from support.sites import Pages
 
 from scrapy_bloom.commands.runner import call
-from scrapy_bloom.crawl.engine import slot_of
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.scrapy.downloads import slot_of
 from scrapy_bloom.local import backend
 from scrapy_bloom.local.store import Store
 

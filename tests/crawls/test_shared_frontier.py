@@ -34,7 +34,7 @@ from support.waiting import PATIENCE, until
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from scrapy_bloom.crawl.engine import Pulse, call_later
+from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.key import delete

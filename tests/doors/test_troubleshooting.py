@@ -19,8 +19,8 @@ SAYING = {
 }
 """What writes a message, and which of its arguments that is."""
 
-SPEAKERS = {"difference", "error"}
-"""Functions that return text for a message: what they return, or put into `text`, is one."""
+SPEAKERS = {"difference", "error", "warnings"}
+"""Functions that return or yield messages, or put them into `text`."""
 
 HOLE = "…"
 _FORMAT = re.compile(r"%(\(\w+\))?\d*(\.\d+)?[a-z]|%%")
@@ -63,7 +63,7 @@ def _said(node):
     if isinstance(node, ast.FunctionDef) and node.name in SPEAKERS:
         for part in ast.walk(node):
             built = isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "text"
-            if (isinstance(part, ast.Return) or built) and part.value:
+            if (isinstance(part, ast.Return | ast.Yield) or built) and part.value:
                 yield part.value
     elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
         if re.search(r"%\(\w+\)s", str(node.value.value)):  # a template that is chosen elsewhere

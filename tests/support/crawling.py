@@ -7,7 +7,7 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import maybe_deferred_to_future
 
-from scrapy_bloom.crawl.engine import close_spider
+from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from support.processes import CHOSEN, Run, environment
 
 ADDONS = {"scrapy_bloom.Addon": 500}

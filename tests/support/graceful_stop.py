@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from scrapy_bloom.crawl.engine import close_spider
+from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from support.crawling import Follower
 from support.waiting import PATIENCE
 

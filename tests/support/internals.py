@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from redis import Redis
 
 from scrapy_bloom import fingerprinter
-from scrapy_bloom.crawl import engine
+from scrapy_bloom.crawl.scrapy import loop
 from scrapy_bloom.local import backend, log
 from scrapy_bloom.redis import worker
 
@@ -119,7 +119,7 @@ def seen_by(filter_):
 
 def be_simulated(thread):
     """Let the package start threads of another kind, and find no time that passes in code."""
-    engine.Thread = log.Thread = thread
+    loop.Thread = log.Thread = thread
     backend.perf_counter = time.monotonic
 
 

@@ -7,7 +7,7 @@ would not see that a guard is missing.
 from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl import frontier
-from scrapy_bloom.crawl.engine import Engine
+from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.redis.starting_over import Starts
 
 ALL = {

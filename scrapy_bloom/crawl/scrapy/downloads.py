@@ -1,0 +1,157 @@
+"""Download slots: how the downloader paces each, and the queues that Scrapy keeps by slot."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
+
+from scrapy_bloom.crawl.pace import Pace
+from scrapy_bloom.crawl.scrapy.crawler import engine_of
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+
+class Downloads:
+    """The slots of the downloader: how each is paced.
+
+    :param crawler: the crawl, whose spider is being opened.
+
+    Attributes:
+        adjusts: whether AutoThrottle changes the delays of slots.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._settings, self._engine = crawler.settings, engine_of(crawler)
+        self._downloader = self._engine.downloader
+        module = sys.modules[type(self._downloader).__module__]
+        # By which a slot remembers when it last sent a request. Before Scrapy 2.16: the wall's.
+        self._clock: Callable[[], float] = getattr(module, "monotonic", time.time)
+        self.adjusts = self._settings.getbool("AUTOTHROTTLE_ENABLED")
+
+    @property
+    def default(self) -> Pace:
+        """The pace of slots that have no other."""
+        downloader, jitter = self._downloader, _jitter_of(self._downloader)
+        if hasattr(downloader, "_delay"):  # from Scrapy 2.18; AutoThrottle sets it
+            return Pace(float(downloader._delay), jitter)
+        delay = self._settings.getfloat("DOWNLOAD_DELAY")
+        spider = getattr(self._engine, "spider", None)
+        return Pace(float(getattr(spider, "download_delay", delay)), jitter)
+
+    def is_configured(self, key: str) -> bool:
+        """Return whether ``DOWNLOAD_SLOTS`` has a slot."""
+        return key in self._downloader.per_slot_settings
+
+    def pace_of(self, key: str) -> Pace:
+        """Return the pace of a slot."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None:
+            return Pace(float(slot.delay), _jitter_of(slot))
+        default, own = self.default, self._downloader.per_slot_settings.get(key, {})
+        jitter = own.get("jitter", own.get("randomize_delay", default.jitter))
+        jitter = 0.5 * jitter if isinstance(jitter, bool) else float(jitter)
+        return Pace(float(own.get("delay", default.delay)), jitter)
+
+    def has_enough(self, key: str, sent: int) -> bool:
+        """Return whether a slot should get no more requests for now.
+
+        What waits in it would not drain: it would get new ones as fast as it sends them.
+
+        :param sent: how many requests of it are in flight.
+        """
+        slot = self._downloader.slots.get(key)
+        return slot is not None and (0 < slot.concurrency <= sent or bool(slot.queue))
+
+    def set_delay(self, key: str, delay: float, *, is_first: bool = False) -> None:
+        """Set the delay of a slot, if the downloader has it.
+
+        :param is_first: whether to leave it if the slot has sent anything.
+        """
+        slot = self._downloader.slots.get(key)
+        if slot is not None and not (is_first and slot.lastseen):
+            slot.delay = delay
+
+    def skip_wait(self, key: str) -> float:
+        """Let a slot send its next request at once, which has waited for its turn before.
+
+        Not if others wait in it, or if it has sent one too recently: then it keeps its own pace.
+
+        :returns: the seconds by which the last one was too recent.
+        """
+        slot = self._downloader.slots.get(key)
+        if slot is None or slot.queue:
+            return 0.0
+        wait: float = (1 - _jitter_of(slot)) * slot.delay - self._clock() + slot.lastseen
+        if wait <= 0:
+            self._clear(slot)
+        return max(0.0, wait)
+
+    def wait_longer(self, key: str) -> None:
+        """Let a slot wait for a whole delay, as if it had just sent a request."""
+        slot = self._downloader.slots.get(key)
+        if slot is not None:
+            slot.lastseen = self._clock()
+
+    def _clear(self, slot: Any) -> None:
+        slot.close()  # cancels its timer
+        least = self._clock() - (1 + _jitter_of(slot)) * slot.delay
+        slot.lastseen = min(slot.lastseen, least)
+
+
+def _jitter_of(paced: Any) -> float:
+    """Return the jitter of a slot, or that of the downloader."""
+    jitter = getattr(paced, "jitter", getattr(paced, "_jitter", None))  # from Scrapy 2.19
+    return 0.5 * bool(paced.randomize_delay) if jitter is None else float(jitter)
+
+
+def slot_of(crawler: Crawler, request: Request) -> str:
+    """Return the download slot of a request."""
+    throttler: Any = getattr(crawler, "throttler", None)  # scrapy#6931
+    if throttler is not None:
+        return str(throttler.get_scopes_key(request))
+    return str(engine_of(crawler).downloader.get_slot_key(request))
+
+
+def leave_first_slot(request: Request) -> None:
+    """Remove the download slot that Scrapy has left in the meta of a redirected request.
+
+    It is that of the host from which it was redirected: the pace and the holds of its own host
+    would not count.
+    """
+    before = request.meta.get("redirect_urls", ())
+    if before and request.meta.get("download_slot") in {urlsplit(url).hostname for url in before}:
+        del request.meta["download_slot"]
+
+
+def slot_folder(slot: str) -> str:
+    """Return the name of the folder in which Scrapy keeps the queues of a download slot."""
+    return _path_safe(slot)
+
+
+def has_queues_by_slot(priority_queue: type[Any]) -> bool | None:
+    """Return whether a priority queue has separate queues for each download slot.
+
+    None if it is not derived from one of Scrapy's that keep all requests in their queues.
+    """
+    if issubclass(priority_queue, DownloaderAwarePriorityQueue):
+        return True
+    return False if issubclass(priority_queue, ScrapyPriorityQueue) else None
+
+
+def take_slot(queue: Any, slot: str) -> Sized:
+    """Take the queue of a download slot out of a priority queue; it is empty if there is none."""
+    taken: Sized = queue.pqueues.pop(slot, ())
+    return taken
+
+
+def put_slot(queue: Any, slot: str, taken: Sized) -> None:
+    """Put a queue that was taken out back, unless it is empty."""
+    if taken:
+        queue.pqueues[slot] = taken
