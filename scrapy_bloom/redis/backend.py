@@ -32,7 +32,6 @@ from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import Answer, Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
@@ -49,6 +48,7 @@ from scrapy_bloom.redis.reporting import (
 )
 from scrapy_bloom.redis.starting_over import Starts
 from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.redis.wire import Answer, Call, Ending, Lost
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:

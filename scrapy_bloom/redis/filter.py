@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import KNOWN, Call, SharedKey, Surprise, ask, delete
+from scrapy_bloom.redis.key import KNOWN, SharedKey, Surprise, ask, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (

@@ -27,18 +27,10 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.header import Counts
-from scrapy_bloom.redis.key import (
-    DONE,
-    RISKY,
-    Answer,
-    Call,
-    Ending,
-    Lost,
-    SharedKey,
-    Surprise,
-)
+from scrapy_bloom.redis.key import RISKY, SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
 from scrapy_bloom.redis.worker import Worker
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from support.queues import Crawler, account, left, mark_of
 from support.redis_plan import name_of
 
 from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended
-from scrapy_bloom.redis.key import Call, Ending
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.wire import Call, Ending
 
 HOUR = 3600
 

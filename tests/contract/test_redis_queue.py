@@ -18,10 +18,10 @@ from support.waiting import until
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import Call
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 

@@ -11,10 +11,10 @@ from scrapy.settings import Settings
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.redis import turns as module
-from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.redis.wire import Answer, Call
 from scrapy_bloom.values import LONGEST
 
 

@@ -22,9 +22,10 @@ from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Failure
 from scrapy_bloom.local.later import waiting_body
 from scrapy_bloom.local.queue import LATER
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import Call, Lost, SharedKey
+from scrapy_bloom.redis.key import SharedKey
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.wire import Call, Lost
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server

@@ -12,7 +12,7 @@ from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS
-from scrapy_bloom.redis.key import Ending
+from scrapy_bloom.redis.wire import Ending
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
 

@@ -25,9 +25,9 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.wire import Lost
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("server")

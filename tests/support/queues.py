@@ -10,10 +10,10 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Answer, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Answer, Lost
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
 from support.redis_plan import plan_of
