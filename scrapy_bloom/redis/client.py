@@ -72,7 +72,8 @@ _TAKES_NO_WRITES: Final = re.compile(
 
 _FORBIDDEN: Final = re.compile(r"\bNOPERM\b|can't run this command|ACL failure")
 _FINAL: Final = re.compile(
-    rf"{_FORBIDDEN.pattern}|\bWRONGTYPE\b|[Uu]nknown (Redis |sub)?command",
+    rf"{_FORBIDDEN.pattern}|\bWRONGTYPE\b|[Uu]nknown (Redis |sub)?command"
+    rf"|\bcompiling script\b|\bnonexistent global\b",
 )
 """Errors that do not pass, even of a server that has worked before."""
 
