@@ -270,9 +270,7 @@ class RedisFilter:
         :raises BackendError: if Redis is unavailable.
         """
         deleted = self.delete()
-        self.shared.epoch = ""  # it has deleted or left what it had
-        self.shared.open()
-        self.shared.prepare()
+        self.shared.begin_anew()
         return deleted
 
     def delete(self) -> bool:
@@ -363,7 +361,7 @@ class RedisFilter:
         unanswered = self.shared.unanswered
         if unanswered is not None and unanswered.entries[0].op == "x":
             self._answer(unanswered)
-        self.shared.unanswered = None
+        self.shared.give_up()
         return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
 
     def _answer(self, call: Call) -> list[bool]:

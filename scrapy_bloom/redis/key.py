@@ -262,6 +262,16 @@ class SharedKey:
             self.known.clear()
         return fingerprint in self.known
 
+    def give_up(self) -> None:
+        """Repeat the unanswered call no more; what it asked has no answer."""
+        self.unanswered = None
+
+    def begin_anew(self) -> None:
+        """Open the key after this worker has deleted or left what was there."""
+        self.epoch = ""
+        self.open()
+        self.prepare()
+
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
