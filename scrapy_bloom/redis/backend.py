@@ -72,7 +72,7 @@ class RedisBackend(Backend):
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._spider, self._report, self._engine = crawl.spider, report, engine
         self._identifier = crawl.identifier
-        self._queue, self._reading = queue, reading
+        self._queue, self._shared, self._reading = queue, queue.shared, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report)
@@ -101,7 +101,7 @@ class RedisBackend(Backend):
         return cls(crawl, queue, reading)
 
     def __len__(self) -> int:
-        return len(self._turns) + self._queue.offering + self._queue.waiting
+        return len(self._turns) + self._queue.offering + self._shared.counts.waiting
 
     # Marks and requests
 
@@ -125,10 +125,10 @@ class RedisBackend(Backend):
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
-        return self._queue.knows(mark) or self._in_memory.has(mark)
+        return self._shared.knows(mark) or self._in_memory.has(mark)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
-        is_there = max_age is None and mark not in self._forgetting and self._queue.knows(mark)
+        is_there = max_age is None and mark not in self._forgetting and self._shared.knows(mark)
         return is_there or self._in_memory.has(mark, max_age)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
@@ -191,7 +191,7 @@ class RedisBackend(Backend):
 
     def fail(self, taken: Taken, failure: Failure, way: Collection[bytes]) -> None:
         """Report with the next call that a request has failed."""
-        read, name = self._reading.fields, self._queue.shared.name
+        read, name = self._reading.fields, self._shared.name
         failed = Failed.of(taken.body, failure, time.time(), name, read=read)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
@@ -205,7 +205,7 @@ class RedisBackend(Backend):
         self._queue.fail(taken, Lost(taken.id, taken.origin, listed, (*way,)))
 
     def account(self) -> Account:
-        counts, here = self._queue.counts, self._queue.taken
+        counts, here = self._shared.counts, len(self._queue.taken)
         return Account(
             done=counts.done,
             redirected=counts.redirected,
@@ -336,7 +336,7 @@ class RedisBackend(Backend):
             return
         self._turns.add(answer.taken)
         self._turns.heed(answer.held)
-        self._pacing.note_called(call, answer, self._queue.waiting)
+        self._pacing.note_called(call, answer, self._shared.counts.waiting)
 
     def _start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, forget what is in no server, run ``start()``.
@@ -368,7 +368,7 @@ class RedisBackend(Backend):
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
-        self._report.describe(self._queue.shared.info())
+        self._report.describe(self._shared.info())
         account = await run_beside(self._queue.close)
         if not self.broken:
             self._report.account = account = account or self.account()
@@ -379,11 +379,11 @@ class RedisBackend(Backend):
 
     @property
     def later(self) -> int:
-        return self._queue.counts.later
+        return self._shared.counts.later
 
     def pending(self) -> bool:
         here = len(self._turns) or self._starts.running or self._queue.has_work
-        return bool(here or (self._queue.waiting and not self._pacing.rests))
+        return bool(here or (self._shared.counts.waiting and not self._pacing.rests))
 
     @property
     def over(self) -> bool:
@@ -396,23 +396,23 @@ class RedisBackend(Backend):
         return self._turns.next_start
 
     def resting(self) -> tuple[int, float]:
-        return self._queue.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
+        return self._shared.counts.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
 
     def note_idle(self) -> None:
         """Look for requests, and log if others have had them for longer than most pages take."""
         self._soon(self._pacing.until_look())
-        now, taken = time.monotonic(), self._queue.counts.taken
+        now, taken = time.monotonic(), self._shared.counts.taken
         self._idle_since = min(self._idle_since, now)
         # It has waited for longer than most pages take.
         if taken and now > max(
             self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
         ):
             self._wait_logged = now
-            log_waiting(self._report, self._queue)
+            log_waiting(self._report, self._shared)
 
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
-        return describe_crawl(self._report, self._queue.shared)
+        return describe_crawl(self._report, self._shared)
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)

@@ -64,7 +64,7 @@ def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
     assert told[:5] == (3, 1, 2, 1, 1)
     assert told.reasons == {"503": 1, "ValueError in parse": 1}
     assert told.statuses == {"404": 1}
-    counts = worker.queue.counts
+    counts = worker.queue.shared.counts
     assert (counts.done, counts.redirected, counts.failed) == (3, 1, 2)
     assert worker.queue.shared.leave(worker.have.values()) == told._replace(waiting=2, in_flight=0)
 
@@ -242,7 +242,7 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     while not worker.queue.is_over():
         answer = worker.exchange(40)
         told += answer.fetched_again
-        failed = worker.queue.counts.failed
+        failed = worker.queue.shared.counts.failed
         assert before - failed < 100  # one walk of a hash may return some more than asked for
         before = failed
         order += [each.body.decode() for each in answer.taken]
@@ -313,7 +313,7 @@ def test_no_run_begins_if_one_of_those_gives_a_sign(server, join, key, sign):
             two.queue.shared.beat()
         assert two.take(9) == ["b"]
         assert run_of(server, key) == 1
-        assert two.queue.counts.more == 0
+        assert two.queue.shared.counts.more == 0
 
 
 def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(
@@ -330,7 +330,7 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         for since, failed in ((1, 2), (HOUR - 5, 2), (HOUR + 1, 1), (2 * HOUR, 1)):
             set_clock(1e9 + since)
             worker.exchange()
-            assert worker.queue.counts.failed == failed
+            assert worker.queue.shared.counts.failed == failed
             assert worker.queue.is_over() is (failed == 2)
         assert worker.take(9) == ["a"]
 

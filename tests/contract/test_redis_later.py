@@ -50,8 +50,8 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("filtered", slot="b", wait=90, filtered=False)
     exchange = worker.exchange(9)
     assert names(exchange.taken) == ["soon"]
-    assert worker.queue.counts[:2] == (2, 1)
-    assert worker.queue.counts.later == 2
+    assert worker.queue.shared.counts[:2] == (2, 1)
+    assert worker.queue.shared.counts.later == 2
     assert exchange.next_turn == pytest.approx(60, abs=NEAR)
     assert not worker.queue.is_over()
     worker.queue.close()
@@ -61,7 +61,7 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     assert other.take(9) == ["later"]
     set_clock(NOW + 90 + NEAR)
     assert other.take(9) == ["filtered"]
-    assert other.queue.counts.later == 0
+    assert other.queue.shared.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
 
@@ -73,7 +73,7 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
     counts = []
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
-        counts.append(worker.queue.counts.later)
+        counts.append(worker.queue.shared.counts.later)
         assert (exchange.next_turn == 0) is bool(counts[-1])
     assert counts == [70, 20, 0]
     assert sorted(map(int, worker.have)) == [*range(120)]

@@ -352,4 +352,4 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
     worker.offer("a", "b")
     worker.queue.offer(Entry("x", mark_of("a"), source="a"))
     worker.say()
-    assert [worker.queue.knows(mark_of(page)) for page in "ab"] == [False, True]
+    assert [worker.queue.shared.knows(mark_of(page)) for page in "ab"] == [False, True]

@@ -339,7 +339,7 @@ class Crawler:
             return
         world.fetched[page] += 1
         for other in world.links[page]:
-            if not self.queue.knows((b"%d" % other).rjust(20, b".")):
+            if not self.queue.shared.knows((b"%d" % other).rjust(20, b".")):
                 self.children[key] += 1
                 self.offer(other, key)
         if not self.children[key]:
@@ -351,7 +351,7 @@ class Crawler:
         answer = exchange(self.queue, want, default=default, busy=slots[:1])
         for entry, _ in answer.verdicts:
             self.child_done(entry.source)
-        void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
+        void = [taken for taken in self.ready if taken not in self.queue.taken]
         self.ready = [taken for taken in self.ready if taken not in void]
         if answer.start_over:
             for taken in void:

@@ -134,6 +134,6 @@ def state_of(crawler):
         "in memory": len(frontier_._memory),
         "to be said": queue.has_work,
         "lease": queue.has_lease,
-        "counts": queue.counts,
+        "counts": queue.shared.counts,
         "finished": frontier_._backend.over,
     }

@@ -47,9 +47,7 @@ class Crawler:
     def exchange(self, want=0, **said):
         """Make one exchange; return the answer."""
         answer = exchange(self.queue, want, look=True, default=self.default, **said)
-        self.have = {
-            name: taken for name, taken in self.have.items() if self.queue.still_ours(taken)
-        }
+        self.have = {name: taken for name, taken in self.have.items() if taken in self.queue.taken}
         for taken in answer.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss
