@@ -171,7 +171,7 @@ class RedisBackend(Backend):
             try:
                 request = self._reading.request(taken.body, self._spider)
             except Exception as error:  # noqa: BLE001 - third-party code and data
-                self._queue.release(taken, "unreadable")
+                self._queue.refuse(taken)
                 log_unreadable(self._report, error)
                 if isinstance(error, Refused):
                     warn_of_refused(self._report, error)
@@ -225,7 +225,7 @@ class RedisBackend(Backend):
         for taken in self._turns.take_unused():
             self._queue.give_back_turn(taken)
         for taken in self._turns.take_returning():
-            self._queue.release(taken, "back")
+            self._queue.put_back(taken)
         self._look_if_low()
 
     # Download slots
@@ -363,7 +363,7 @@ class RedisBackend(Backend):
         self._stopped = True
         self._starts.stop()
         for taken in reversed(self._turns.take_all()):
-            self._queue.release(taken, "back")
+            self._queue.put_back(taken)
 
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""

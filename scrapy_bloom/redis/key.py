@@ -381,7 +381,6 @@ class SharedKey:
                 "comes": self.comes,
                 "heard": self._heard,
                 "most": MOST_TRIES,
-                "risk": RISKY,
                 "ahead": AHEAD,
                 **call.requests(self.probe),
             }

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
@@ -91,26 +91,29 @@ class SharedQueue:
 
         :param taken: None for one that was only in memory.
         """
-        if taken is None or taken in self.taken:
-            ids = self.next_call.ended.setdefault(ending, [])
-            ids.append(b"" if taken is None else taken.id)
-            if taken is not None:
-                self.taken.discard(taken)
+        if taken is None or self._had(taken):
+            self.next_call.ended.setdefault(ending, []).append(taken.id if taken else b"")
 
     def fail(self, taken: Taken, lost: Lost) -> None:
         """Report that a request has failed, if this worker still has it."""
-        if taken in self.taken:
-            self.taken.discard(taken)
+        if self._had(taken):
             self.next_call.lost.append(lost)
 
-    def release(self, taken: Taken, how: Literal["back", "unreadable"]) -> None:
-        """Let go of a request that was taken, if this worker still has it.
+    def put_back(self, taken: Taken) -> None:
+        """Put back a request that was not begun, if this worker still has it."""
+        if self._had(taken):
+            self.next_call.back.append(taken.id)
 
-        :param how: the list of the next call that its id goes to.
-        """
-        if taken in self.taken:
-            self.taken.discard(taken)
-            getattr(self.next_call, how).append(taken.id)
+    def refuse(self, taken: Taken) -> None:
+        """Leave a request to workers that can read it, if this one still has it."""
+        if self._had(taken):
+            self.next_call.unreadable.append(taken.id)
+
+    def _had(self, taken: Taken) -> bool:
+        """Let go of a request; return whether this worker still had it, as far as is known."""
+        ours = taken in self.taken
+        self.taken.discard(taken)
+        return ours
 
     def give_back_turn(self, taken: Taken) -> None:
         """Give back the turn of a request that was not sent; say so before it is done.
@@ -130,8 +133,7 @@ class SharedQueue:
         """Whether there is anything to send."""
         call = self.next_call
         ended = call.ended, call.lost, call.back, call.unreadable
-        others = call.unused, call.holds
-        return self._call is not None or bool(self._buffer) or any(ended + others)
+        return bool(self._call or self._buffer or any(ended) or call.unused or call.holds)
 
     @property
     def has_lease(self) -> bool:

@@ -137,7 +137,7 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     (first,) = worker.exchange(9).taken
-    worker.queue.release(first, "back")  # its turn would be now
+    worker.queue.put_back(first)  # its turn would be now
     hold(worker, b"a", 30)
     assert not worker.exchange(9).taken
     worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last

@@ -62,7 +62,7 @@ def test_batches_larger_than_the_filter_are_taken_whole(join):
 def refuse(worker, *names):
     """Say that a worker cannot read these, of those that it has."""
     for name in names:
-        worker.queue.release(worker.have.pop(name), "unreadable")
+        worker.queue.refuse(worker.have.pop(name))
     worker.say()
 
 

@@ -182,7 +182,7 @@ def test_what_is_put_back_gives_its_turn_back(join):
     worker.offer(*range(3), slot="a")
     taken = worker.exchange(3).taken
     for each in reversed(taken):
-        worker.queue.release(each, "back")
+        worker.queue.put_back(each)
     worker.exchange()
     again = worker.exchange(3).taken
     assert names(again) == names(taken)

@@ -54,8 +54,8 @@ def use(url, key, **options):
         while len(two.have) < 4:
             two.take(6)
         back, unreadable, done, failed, *_ = two.have.values()
-        two.queue.release(back, "back")
-        two.queue.release(unreadable, "unreadable")
+        two.queue.put_back(back)
+        two.queue.refuse(unreadable)
         two.queue.end(done, Ending(status="404"))
         two.fail(failed.body.decode())
         two.say()

@@ -317,10 +317,10 @@ class Crawler:
             until = time.monotonic() + self.world.chance.choice((1, 10, 300))
             self.queue.next_call.holds[taken.slot] = until
             if chance < self.world.waits / 4:
-                self.queue.release(taken, "back")
+                self.queue.put_back(taken)
                 return
         if taken.delay and chance < 0.1:
-            self.queue.release(taken, "back")
+            self.queue.put_back(taken)
             return
         if taken.delay and chance < 0.2:
             self.queue.give_back_turn(taken)

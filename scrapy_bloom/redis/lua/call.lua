@@ -7,7 +7,7 @@
 --   answered    of the last call whose answer the worker has, 0 if it only has a record, -1 if it need not have one
 --   lease       seconds
 --   comes       whether it has just come
---   most, risk  tries after which a request is moved to the failed list; after which it is risky
+--   most        tries after which a request is moved to the failed list; with one less it is risky
 --   risky       whether the worker has a risky one
 --   take, room  how many requests to take; how many bytes of them, after the first
 --   through     whether its start() is through
@@ -242,7 +242,7 @@ local horizon = clock + said.ahead * SECOND  -- of turns that come until then, r
 -- failed list because of another.
 local function hand_out(haul, member, slot, turn)
   local at = 20 + #slot  -- the number of its tries
-  local dangerous = member:byte(at) >= said.risk
+  local dangerous = member:byte(at) >= said.most - 1
   if dangerous and said.risky then return false end
   if haul.room < #member and #haul.ids > 0 then
     haul.room = -1
