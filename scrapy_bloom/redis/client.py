@@ -85,7 +85,7 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
     "ask": ("_bits",),
-    "call": (*_REQUESTS, "_bits", "_marks"),
+    "call": (*_REQUESTS, "_take", "_bits", "_marks"),
     "mark": ("_bits", "_marks"),
     "upkeep": ("_bits",),
 }

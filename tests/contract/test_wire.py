@@ -65,8 +65,10 @@ MARKS, REQUESTS = {*Call().marks(bytes)}, {*Call().requests(bytes)}
 
 
 @pytest.mark.parametrize(
-    ("script", "names"), [("mark", CALLER | MARKS), ("call", CALLER | MORE | MARKS | REQUESTS)]
+    ("scripts", "names"),
+    [(["mark"], CALLER | MARKS), (["call", "_take"], CALLER | MORE | MARKS | REQUESTS)],
 )
-def test_what_is_said_is_read(script, names):
+def test_what_is_said_is_read(scripts, names):
     """A name that only one side knows is nothing to the other, and no error."""
-    assert {*NAMED.findall((SCRIPTS / f"{script}.lua").read_text("utf-8"))} == names
+    texts = [(SCRIPTS / f"{script}.lua").read_text("utf-8") for script in scripts]
+    assert {*NAMED.findall("".join(texts))} == names
