@@ -39,7 +39,7 @@ class Addon:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Make the add-on of a crawl, or of a command."""
         # Imported only here: every Scrapy command imports this module.
-        from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command  # noqa: PLC0415
+        from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 
         self = cls()
         self._is_inspection_command = is_inspection_command(crawler)
@@ -51,9 +51,10 @@ class Addon:
         :raises NotConfigured: if the filter cannot be used.
         """
         # Imported only here, as above.
-        from scrapy_bloom.dupefilter import BloomDupeFilter  # noqa: PLC0415
-        from scrapy_bloom.local.job import copy_command, is_for_scrapy  # noqa: PLC0415
-        from scrapy_bloom.local.store import NAME  # noqa: PLC0415
+        from scrapy_bloom.dupefilter import BloomDupeFilter
+        from scrapy_bloom.local.job import copy_command, is_for_scrapy
+        from scrapy_bloom.local.store import NAME
+        from scrapy_bloom.settings import is_in_redis
 
         if self._is_inspection_command:
             settings.set("JOBDIR", None, priority="cmdline")
@@ -65,8 +66,7 @@ class Addon:
                 f"DUPEFILTER_CLASS is {chosen!r}, so this crawl runs without scrapy-bloom. Remove"
                 f" that setting."
             )
-        backend = str(settings.get("BLOOM_BACKEND", "auto")).lower()
-        shared = backend == "redis" or (backend != "local" and settings["BLOOM_REDIS_URL"])
+        shared = is_in_redis(settings)
         folder = settings["JOBDIR"]
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
         if folder and takes_scheduler and is_for_scrapy(Path(folder)):
@@ -93,11 +93,11 @@ class Addon:
 
 def _warn_of_another_scheduler(chosen: Any) -> None:
     """Warn that requests would not be kept with their marks."""
-    from scrapy_bloom.scheduler import Scheduler  # noqa: PLC0415
+    from scrapy_bloom.scheduler import Scheduler
 
     try:
         kinds = load_object(chosen).__mro__  # Scrapy calls all with the right methods subclasses
-    except Exception:  # noqa: BLE001 - as below
+    except Exception:  # as below
         return
     if Scheduler not in kinds:
         logger.warning(
@@ -110,7 +110,7 @@ def _warn_of_another_scheduler(chosen: Any) -> None:
 
 def _add_middlewares(settings: BaseSettings) -> None:
     """Add them by their paths: Scrapy's own method adds the classes, and logs them as such."""
-    from scrapy_bloom.retry_after import RetryAfter  # noqa: PLC0415
+    from scrapy_bloom.retry_after import RetryAfter
 
     middlewares = settings.getdict(_MIDDLEWARES)
     if not any(_is_a(middleware, RetryAfter) for middleware in middlewares):
@@ -126,6 +126,6 @@ def _is_a(choice: Any, ours: type) -> bool:
     """Return whether a setting names a class of ours, or a subclass of it."""
     try:
         chosen = load_object(choice)
-    except Exception:  # noqa: BLE001 - Scrapy says what is wrong with it when it loads it
+    except Exception:  # Scrapy says what is wrong with it when it loads it
         return False
     return isinstance(chosen, type) and issubclass(chosen, ours)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
+from scrapy_bloom.crawl.judge import SEEN
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -19,12 +20,12 @@ from scrapy_bloom.crawl.other_schedulers import (
     warn_of_left_over,
     watch_pushes,
 )
-from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.report import Report, Verdict, give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
-from scrapy_bloom.settings import BACKEND, Settings
+from scrapy_bloom.settings import BACKEND, Settings, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.at_once import Checks
     from scrapy_bloom.redis.plain import SharedFilter
 
-SEEN = Verdict.SEEN
-
 
 class BloomDupeFilter:
     """A ``DUPEFILTER_CLASS`` based on a Bloom filter, for Scrapy's and scrapy-redis's schedulers.
@@ -44,16 +43,13 @@ class BloomDupeFilter:
     request does.
 
     Attributes:
-        checks: what checks each request; None until something is opened.
-        unclean: whether the last run was killed, and its files were moved away.
-        refusal: why the crawl cannot start, if that was found before there was a spider.
         report: writes to stats and log, also for our scheduler.
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        self.checks: Checks | Unfiltered | None = None
-        self.unclean = False
-        self.refusal: BloomError | None = None
+        self._checks: Checks | Unfiltered | None = None  # until something is opened
+        self._unclean = False  # whether the last run was killed, and its files were moved away
+        self._refusal: BloomError | None = None  # if that was found before there was a spider
         self._filter: PlainFilter | SharedFilter | None = None  # None also under our scheduler
         self._crawler = crawler
         self.report = Report(crawler)
@@ -63,19 +59,21 @@ class BloomDupeFilter:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Create the filter of a crawl.
+        """Create the filter of a crawl."""
+        self = cls(crawler)
+        self._set_aside()
+        return self
 
-        Scrapy's scheduler opens its queue next, before the filter. So what a killed run left behind
-        is moved away here.
-        """
-        self, folder = cls(crawler), crawler.settings["JOBDIR"]
+    def _set_aside(self) -> None:
+        """Move away what a killed run left: Scrapy opens its queue before the filter."""
+        crawler, folder = self._crawler, self._crawler.settings["JOBDIR"]
         if folder and not is_inspection_command(crawler):
             try:
-                if Settings.of(crawler).backend(shared_queue=False) == "local":
-                    self.unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
+                Settings.of(crawler)  # nothing is moved if they are refused
+                if not is_in_redis(crawler.settings):
+                    self._unclean = set_aside_if_unclean(Path(folder), name_of(crawler))
             except BloomError as error:
-                self.refusal = error
-        return self
+                self._refusal = error
 
     @classmethod
     def from_spider(cls, spider: Spider) -> Self:
@@ -97,27 +95,46 @@ class BloomDupeFilter:
 
         :raises CloseSpider: in that case, if there is no other way to close the spider.
         """
-        if self.checks is None:
+        if self._checks is None:
             try:
                 self._open()
             except BloomError as error:
-                self.checks = Unfiltered(self.report, error)
-                self.report.error(error)
-                refuse(self._crawler, error.reason)
+                self.refuse(error)
                 return
         self._watch_pushes()
+
+    def stand_aside(self) -> bool:
+        """Leave all checks to our scheduler; return whether the last run was killed.
+
+        :raises BloomError: if the crawl cannot start.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        self._checks = Unfiltered(
+            self.report, BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
+        )
+        return self._unclean
+
+    def refuse(self, error: BloomError) -> None:
+        """Log why the crawl cannot start, and end it before its first request.
+
+        :raises CloseSpider: if there is no other way to close the spider.
+        """
+        self._checks = Unfiltered(self.report, error)
+        self.report.error(error)
+        refuse(self._crawler, error.reason)
 
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.
 
         If anything fails, the answer is False: the page is fetched, perhaps twice, but never lost.
         """
-        return (self.checks or self._open_late()).check(request) is SEEN
+        return (self._checks or self._open_late()).check(request) is SEEN
 
     def close(self, reason: str) -> None:
         """Store the filter if it is kept, and write the final stats. Never raises."""
         closing, self._filter = self._filter, None
-        self.checks = Unfiltered(
+        self._checks = Unfiltered(
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
         if closing is None:
@@ -141,7 +158,7 @@ class BloomDupeFilter:
 
         If other workers use the filter, or may be using it, filter and queue are kept.
         """
-        if self.checks is None:
+        if self._checks is None:
             self._open_late(empty=True)
             emptied = self._filter is not None and self._filter.emptied
         else:
@@ -164,7 +181,7 @@ class BloomDupeFilter:
         """Count and log a dropped request as Scrapy's own filter does."""
         try:
             self._scrapys.log(request, spider)
-        except Exception as error:  # noqa: BLE001 - the stats collector may be third-party
+        except Exception as error:  # the stats collector may be third-party
             self.report.stats_failed(error)
 
     def _open(self, *, empty: bool = False) -> None:
@@ -173,20 +190,22 @@ class BloomDupeFilter:
         :param empty: whether to empty it at once.
         :raises BloomError: if that fails.
         """
-        if self.refusal is not None:
-            raise self.refusal
+        if self._refusal is not None:
+            raise self._refusal
         crawler = self._crawler
-        settings = Settings.of(crawler)
-        in_redis = settings.backend(shared_queue=self._shared_queue) == "redis"
+        Settings.of(crawler)  # they may be refused
+        in_redis = is_in_redis(crawler.settings, shared_queue=self._shared_queue)
         if in_redis and (self._shared_queue or not is_inspection_command(crawler)):
             self._filter = self._open_shared(empty=empty)
         else:
-            self._filter = PlainFilter(crawler, name_of(crawler), self.report, unclean=self.unclean)
+            self._filter = PlainFilter(
+                crawler, name_of(crawler), self.report, unclean=self._unclean
+            )
             if empty:
                 self._filter.clear()
         if not (self._shared_queue or is_inspection_command(crawler)):
             warn_of_left_over(crawler, self.report, shared=in_redis)
-        self.checks = self._filter.checks
+        self._checks = self._filter.checks
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -200,27 +219,23 @@ class BloomDupeFilter:
                 f" requests are lost. Set SCHEDULER = 'scrapy_bloom.Scheduler', and the requests"
                 f" are in Redis, too; or remove your JOBDIR; or set {BACKEND.setting} = 'local'."
             )
-        from scrapy_bloom.redis import plain  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis import plain  # needs an extra
 
         return plain.SharedFilter(
-            crawler,
-            name_of(crawler),
-            self.report,
-            shared_queue=self._shared_queue,
-            empty=empty,
+            crawler, name_of(crawler), self.report, shared_queue=self._shared_queue, empty=empty
         )
 
     def _open_late(self, *, empty: bool = False) -> Checks | Unfiltered:
         """Open the filter where nothing may be raised; if that fails, close the spider."""
         try:
             self._open(empty=empty)
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
-            self.checks = Unfiltered(self.report, error)
+        except Exception as error:  # raising would lose the page
+            self._checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 exit_with_error_code(self._crawler)
-                self.report.give_up(error)
-        assert self.checks is not None  # noqa: S101 - set either way
-        return self.checks
+                give_up(self._crawler, self.report, error)
+        assert self._checks is not None  # set either way
+        return self._checks
 
     def _watch_pushes(self) -> None:
         scheduler = scheduler_with(self, self._crawler)
@@ -230,7 +245,7 @@ class BloomDupeFilter:
                 enqueue_together(scheduler, self._crawler, self._filter.asked)
 
     def _spider_opened(self) -> None:
-        if self.checks is None:
+        if self._checks is None:
             self._open_late()
         self._watch_pushes()
         self._crawling = True

@@ -68,6 +68,6 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever it is, the message is about the value
+    except Exception:  # whatever it is, the message is about the value
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

@@ -215,7 +215,7 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
     :param rest: the rest of the query, such as a condition.
     :raises DamageError: if one does not match its checksum.
     """
-    for *row, checksum in database.execute(f"SELECT * FROM {table} {rest} ORDER BY 1"):  # noqa: S608
+    for *row, checksum in database.execute(f"SELECT * FROM {table} {rest} ORDER BY 1"):
         if checksum != crc(*row):
             raise DamageError(f"a row of {table} does not match its checksum")
         yield tuple(row)
@@ -225,7 +225,7 @@ def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value,
     """Write rows with their checksums, replacing rows with the same keys."""
     statement = ""
     for row in entries:
-        statement = statement or f"INSERT OR REPLACE INTO {table} VALUES ({'?,' * len(row)}?)"  # noqa: S608
+        statement = statement or f"INSERT OR REPLACE INTO {table} VALUES ({'?,' * len(row)}?)"
         database.execute(statement, (*row, crc(*row)))
 
 
@@ -250,7 +250,7 @@ def tally(database: sqlite3.Connection) -> int:
     :class:`Counters`, only cause pages to be fetched again.
     """
     (requests,), (again,) = (
-        database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()  # noqa: S608
+        database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()
         for what, table in ((_WEIGHT, "requests"), ("crc", "again"))
     )
     return int(requests + again)

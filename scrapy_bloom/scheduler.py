@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
@@ -19,31 +19,22 @@ from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
-from scrapy_bloom.crawl.scrapy.crawler import (
-    is_inspection_command,
-    no_requests,
-    refuse,
-    write_no_state,
-)
+from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command, no_requests, write_no_state
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.dupefilter import BloomDupeFilter, Unfiltered
+from scrapy_bloom.dupefilter import BloomDupeFilter
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import RETRY_FAILED, Settings
+from scrapy_bloom.settings import RETRY_FAILED, Settings, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
-
-logger = logging.getLogger(__name__)
-
-_ASKED: Final = BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
 
 
 class Scheduler(ScrapyScheduler):
@@ -123,11 +114,11 @@ class Scheduler(ScrapyScheduler):
         try:
             self._frontier = await self._open_frontier()
         except BloomError as error:
-            logger.error("%s", error, extra={"spider": self.spider})  # noqa: TRY400 - plain words
             self._refused = True
-            if isinstance(self.df, BloomDupeFilter):
-                self.df.checks = Unfiltered(self.df.report, error)
-            refuse(self.crawler, error.reason)
+            ours = (
+                self.df if isinstance(self.df, BloomDupeFilter) else BloomDupeFilter(self.crawler)
+            )
+            ours.refuse(error)
             self._enqueue_early()
             return
         self._enqueue_early()
@@ -199,7 +190,7 @@ class Scheduler(ScrapyScheduler):
         """
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
         settings = Settings.of(crawler)
-        shared = settings.backend(shared_queue=False) == "redis"
+        shared = is_in_redis(crawler.settings)
         if is_inspection_command(crawler) or not (shared or folder):
             return None
         if not isinstance(self.df, BloomDupeFilter):
@@ -210,37 +201,37 @@ class Scheduler(ScrapyScheduler):
                 f" marks and requests together, which only scrapy_bloom.BloomDupeFilter can do."
                 f" Remove your DUPEFILTER_CLASS, or your SCHEDULER."
             )
-        if self.df.refusal is not None:
-            raise self.df.refusal
+        unclean = self.df.stand_aside()
         if shared and folder:
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
         in_flight = InFlight(engine, report, identifier, _failing_statuses(crawler, settings))
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
-        opening = self._open_redis(crawl) if shared else self._open_local(crawl, folder)
-        backend = await opening
+        if shared:
+            backend = await self._open_redis(crawl)
+        else:
+            backend = await self._open_local(crawl, Path(folder), unclean=unclean)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         warn_of_left_over(crawler, report, shared=shared)
-        self.df.checks = Unfiltered(self.df.report, _ASKED)
         self._progress.set(self._interval)
         return frontier
 
     def _log_progress(self) -> None:
         if self._frontier is not None:
-            others = self._frontier.describe()
-            self.df.report.progress(len(self._frontier), *others)
+            self.df.report.describe(self._frontier.info())
+            self.df.report.progress(len(self._frontier), *self._frontier.describe())
             self._progress.set(self._interval)
 
-    async def _open_local(self, crawl: Crawl, folder: str) -> Backend:
+    async def _open_local(self, crawl: Crawl, folder: Path, *, unclean: bool) -> Backend:
         plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None
         if self._sdqclass is not None:
             start = QueueKind.of("SCHEDULER_START_DISK_QUEUE", self._sdqclass)
         classes = QueueClasses(self.pqclass, plain, start)
-        return await LocalBackend.open(crawl, Path(folder), classes, unclean=self.df.unclean)
+        return await LocalBackend.open(crawl, folder, classes, unclean=unclean)
 
     async def _open_redis(self, crawl: Crawl) -> Backend:
-        from scrapy_bloom.redis.backend import RedisBackend  # noqa: PLC0415 - needs an extra
+        from scrapy_bloom.redis.backend import RedisBackend  # needs an extra
 
         kind = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass)
         self._early = []

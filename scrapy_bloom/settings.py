@@ -256,8 +256,10 @@ RULES: Final[Option[Mapping[str, Rule]]] = Option(
     " a dict with any of `level`, `steps`, `drop`, `keep`, `keep_only`.",
 )
 
-OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
-    value for value in tuple(globals().values()) if isinstance(value, Option)
+OPTIONS: Final[tuple[Option[Any], ...]] = (
+    *(CAPACITY, ERROR_RATE, WINDOW, COMMIT_SYNC, RETRY_FAILED, RETRY_AFTER, BACKEND, REDIS_URL),
+    *(REDIS_KEY, REDIS_TIMEOUT, REDIS_CLASSES, ON_BACKEND_ERROR, CANONICAL, DROP_PARAMS),
+    *(KEEP_PARAMS, RULES),
 )
 """All of them, in the order of the docs."""
 
@@ -296,15 +298,17 @@ class Settings:
         """What the project says of canonical URLs."""
         return Rules.of(self[CANONICAL], self[DROP_PARAMS], self[KEEP_PARAMS], self[RULES])
 
-    def backend(self, *, shared_queue: bool) -> str:
-        """Return where the filter is kept: ``local`` or ``redis``.
 
-        :param shared_queue: whether the requests wait in Redis as well, for any worker.
-        """
-        name = self[BACKEND]
-        if name == "auto":
-            return "redis" if self[REDIS_URL] or shared_queue else "local"
-        return name
+def is_in_redis(written: Mapping[str, Any], *, shared_queue: bool = False) -> bool:
+    """Return whether a project's filter is in Redis; not if the settings that say so are invalid.
+
+    :param written: Scrapy's settings.
+    :param shared_queue: whether the requests wait there as well, for any worker.
+    """
+    with suppress(SettingError):
+        auto = shared_queue or bool(REDIS_URL.read_from(written))
+        return {"auto": auto, "redis": True}.get(BACKEND.read_from(written), False)
+    return False
 
 
 _of_crawls: WeakKeyDictionary[Crawler, Settings] = WeakKeyDictionary()

@@ -26,16 +26,14 @@ CHECKED: Final = Stat("bloom/checked", "requests that were checked")
 NEW: Final = Stat("bloom/new", "of these, new: crawled")
 SEEN: Final = Stat("bloom/seen", "of these, seen before: dropped")
 REDIRECT_EXEMPT: Final = Stat(
-    "bloom/redirect_exempt",
-    "of these, seen before only in their own chain of redirects: crawled",
+    "bloom/redirect_exempt", "of these, seen before only in their own chain of redirects: crawled"
 )
 ERRORS: Final = Stat("bloom/errors", "of these, not checked because of an error: crawled")
 RESTORED: Final = Stat("bloom/restored", "fingerprints known from earlier runs at the start")
 UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 WITHDRAWN: Final = Stat(
-    "bloom/withdrawn",
-    "new requests that could not be stored: their pages are eligible again",
+    "bloom/withdrawn", "new requests that could not be stored: their pages are eligible again"
 )
 FORGOTTEN: Final = Stat("bloom/forgotten", "times that a page was forgotten: it is eligible again")
 NOT_FORGOTTEN: Final = Stat(
@@ -47,8 +45,7 @@ REDIRECTED: Final = Stat(
     "bloom/redirected_to_seen", "pages that were redirected to a page that was seen: not parsed"
 )
 STEP: Final = Stat(
-    "bloom/canonical/{step}",
-    "requests whose URL this step changed; see URLs in detail",
+    "bloom/canonical/{step}", "requests whose URL this step changed; see URLs in detail"
 )
 
 PENDING: Final = Stat(
@@ -79,10 +76,7 @@ COMMIT_ERRORS: Final = Stat("bloom/frontier/commit_errors", "commits that failed
 REQUEUED: Final = Stat(
     "bloom/frontier/requeued", "requests of dead workers that this one put back into the queue"
 )
-FAILED_LIST: Final = Stat(
-    "bloom/frontier/failed",
-    "pages on the failed list of a crawl in Redis",
-)
+FAILED_LIST: Final = Stat("bloom/frontier/failed", "pages on the failed list of a crawl in Redis")
 
 FROM_INFO: Final = {
     "items": Stat("bloom/items", "fingerprints in the filter, of this run and earlier ones"),
@@ -108,7 +102,9 @@ FROM_BACKEND: Final = {
 """Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
-    *(value for value in tuple(globals().values()) if isinstance(value, Stat)),
+    *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED, WITHDRAWN),
+    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, REDIRECTED, STEP, PENDING, LATER, HOLDS, RECOVERED, HELD),
+    *(UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

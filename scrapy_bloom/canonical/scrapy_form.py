@@ -39,7 +39,7 @@ def agrees(scrapys: RequestFingerprinterProtocol) -> bool:
             digest(request, fast_path.canonical(request.url)) == scrapys.fingerprint(request)
             for request in _test_requests()
         )
-    except Exception:  # noqa: BLE001 - another Scrapy may fail in any way
+    except Exception:  # another Scrapy may fail in any way
         return False
 
 

@@ -136,8 +136,7 @@ _TRACKING = Names.of(TRACKING_PARAMS)
 def tracking(parts: Parts, params: Params) -> Parts:
     """Drop parameters of the tracking list that have a value."""
     return _without(
-        parts,
-        lambda name, value: value != "" and name in _TRACKING and name not in params.keep,
+        parts, lambda name, value: value != "" and name in _TRACKING and name not in params.keep
     )
 
 

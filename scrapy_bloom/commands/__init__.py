@@ -1,4 +1,4 @@
-"""``scrapy bloom VERB …``: one Scrapy command with nine verbs, each a module here.
+"""``scrapy bloom VERB …``: one Scrapy command with ten verbs, each a module here.
 
 Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class.
 """
@@ -13,6 +13,7 @@ from scrapy.commands import ScrapyCommand
 VERBS = {
     "plan": "compute how much memory a number of pages takes",
     "info": "show owner, fill level and progress of a crawl",
+    "top": "watch a crawl: pages a second, what fails, and its workers and hosts",
     "why": "show what became of pages: waiting, in flight, failed and why, or done",
     "add": "mark pages as seen; create the filter if there is none",
     "forget": "make pages eligible again",
@@ -66,8 +67,8 @@ class BloomCommand(ScrapyCommand):
             )
             self.exitcode = 2
             return
-        assert self.settings is not None  # noqa: S101 - Scrapy sets it before anything is called
+        assert self.settings is not None  # Scrapy sets it before anything is called
         # Imported only here: see the top of this file.
-        from scrapy_bloom.commands.runner import call  # noqa: PLC0415
+        from scrapy_bloom.commands.runner import call
 
         self.exitcode = call(verb, ["--help"] if opts.help else rest, self.settings)

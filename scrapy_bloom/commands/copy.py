@@ -44,7 +44,7 @@ def run(args: Namespace, project: Project) -> int:
         if isinstance(target, LocalTarget):
             write_job(found, target, owner)
         else:
-            from scrapy_bloom.commands.copy_to_redis import write_crawl  # noqa: PLC0415 - an extra
+            from scrapy_bloom.commands.copy_to_redis import write_crawl  # an extra
 
             write_crawl(found, target, owner)
     facts = target.info()

@@ -93,7 +93,7 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
         if not keeps and waits_with_scrapy(folder):
             owner = Project(project.given, project.spider or identity.spider)
             requests, keeps = _of_scrapy(folder, owner, _snapshot(folder)), True
-        state, holds = spider_state(folder, meta), stored_holds(store)
+        state, holds = spider_state(folder, meta), stored_holds(meta)
         yield Source(
             identity, store.filter, requests, keeps_requests=keeps, state=state, holds=holds
         )

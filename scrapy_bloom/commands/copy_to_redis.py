@@ -54,13 +54,7 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
         queue is copied: that is joined. Or if the server loses something.
     """
     with target.connected() as worker:
-        found = _joined(target, worker) if source.joins else None
-        joins = found is not None
-        if not joins:
-            target.check_free(worker)
-        shared = SharedKey(worker, target.key, found or _plan_of(source))
-        if shared.made is joins:
-            raise occupied(target.name)
+        shared, joins = _opened(source, target, worker)
         client, prefix = worker.client, beginning(target.key)
         keys = [target.key, *(f"{prefix}{name}" for name in ("queue", "later", "turns", "holds"))]
         owned = source.keeps_requests or owner.keeps_requests
@@ -92,6 +86,17 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
                 else:
                     delete(worker, target.key, {shared.name}, note=False)
             raise
+
+
+def _opened(source: Source, target: RedisTarget, worker: Worker) -> tuple[SharedKey, bool]:
+    """Open the key; return whether its filter was there. Raises what :func:`write_crawl` does."""
+    found = _joined(target, worker) if source.joins else None
+    if found is None:
+        target.check_free(worker)
+    shared = SharedKey(worker, target.key, found or _plan_of(source))
+    if shared.made is (found is not None):
+        raise occupied(target.name)
+    return shared, found is not None
 
 
 def _joined(target: RedisTarget, worker: Worker) -> Plan | None:
@@ -158,7 +163,7 @@ def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[
     for request in requests:
         try:
             yield request._replace(body=for_redis(request.body, reading))
-        except Refused as error:  # noqa: PERF203 - a request takes longer than that
+        except Refused as error:  # a request takes longer than that
             raise StateError(
                 f"found a request that cannot be in Redis: {error}. Nothing was copied."
             ) from None

@@ -31,7 +31,7 @@ def run(args: Namespace, project: Project) -> int:
 def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (label, value) rows."""
     yield "target", facts["target"]
-    yield from _owner(facts)
+    yield from owner(facts)
     yield "pages seen", as_text(facts["items"])
     if "account" in facts:
         yield "account", str(Account(**facts["account"]))
@@ -40,7 +40,7 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
     if hosts := facts.get("hosts"):
         yield "hosts", as_text(hosts)
-    yield from _delays(facts)
+    yield from delays(facts)
     if failed := facts.get("account", {}).get("failed"):
         yield "failed", f"{counted(failed, 'request')}; 'scrapy bloom queue --failed' shows them"
     full = facts["items"] / facts["capacity"]
@@ -49,24 +49,30 @@ def _summary(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         generations = counted(facts["generations"], "generation")
         yield "window", f"{write_span(facts['window'])}, in {generations}"
     yield from _sizes(facts)
-    if "disk" in facts:
-        run, written = facts.get("last_run", ""), moment(facts["written"])
-        if run.startswith("running"):
-            yield "status", f"{run}; last commit {written}"
-        else:
-            yield "last run" if run else "written", f"{run} {written}".strip()
+    yield from status(facts)
     if "workers_alive" in facts:
         yield "workers", as_text(facts["workers_alive"])
     lost = facts["expected_lost"]
     yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"
 
 
-def _owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield whose crawl it is."""
     if spider := facts.get("spider"):
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
     if arguments := facts.get("writer", {}).get("arguments"):
         yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
+
+
+def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how the last run of a job has ended, or that it is running."""
+    if "written" in facts:
+        run, written = facts.get("last_run", ""), moment(facts["written"])
+        if run.startswith("running"):
+            yield "status", f"{run}; last commit {written}"
+        else:
+            yield "last run" if run else "written", f"{run} {written}".strip()
 
 
 def _sizes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -77,9 +83,12 @@ def _sizes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "disk", write_size(facts["disk"])
 
 
-def _delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what has to wait for a time."""
     if later := facts.get("later"):
-        yield "not before", f"{counted(later, 'request')}, the next {moment(facts['next_due'])}"
+        due = facts.get("next_due")
+        following = f", the next {moment(due)}" if due else ""
+        yield "not before", f"{counted(later, 'request')}{following}"
     if holds := facts.get("holds"):
         until = (f"{host} until {moment(end)}" for host, end in holds.items())
         yield "left alone", ", ".join(until)

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import Found, Line, Place, View
+from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import (
     FailedRequest,
@@ -87,23 +87,50 @@ class LocalTarget:
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
             if PID in store.meta:
-                facts["last_run"] = _last_run(store)
+                facts["last_run"] = _last_run(store.meta, clean=store.clean)
             if store.meta.get(KIND) == REQUESTS:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
                 facts |= {
-                    "account": _account_in(store)._asdict(),
+                    "account": _account(store.meta, store.failed.reasons, len(store))._asdict(),
                     "waiting": len(store),
                     "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
                     "later": len(dates),
                     "next_due": min(dates, default=None),
-                    "holds": stored_holds(store),
+                    "holds": stored_holds(store.meta),
                 }
         return facts
 
-    @contextmanager
-    def reading(self) -> Iterator[Store]:
-        """Open the file for reading."""
+    def look(self) -> dict[str, Any]:
+        """Return how far the crawl is, without reading marks and requests: they may be many.
+
+        :raises StateError: also if the filter has no requests.
+        """
+        self._check_there()
+        with file.reading(self.path) as database:
+            meta = dict(file.rows(database, "meta"))
+            if meta.get(KIND) != REQUESTS:
+                raise no_requests(self.name)
+            sizes = {path: size for _, path, _, size in file.rows(database, "queues")}
+            marks = sum(row[-1] for row in file.rows(database, "slices"))
+            (again,) = database.execute("SELECT count(*) FROM again").fetchone()
+            failed = dict(database.execute("SELECT kind, count(*) FROM failed GROUP BY kind"))
+            last_run = _last_run(meta, clean=bool(file.read_counters(database).clean))
+            written, waiting = _last_commit(self.path), sum(sizes.values())
+        return {
+            "target": self.name,
+            **asdict(identity_of(self.path, meta)),
+            "items": max(0, marks - again),
+            "account": _account(meta, failed, waiting)._asdict(),
+            "waiting": waiting,
+            "in_flight": int(meta.get(IN_FLIGHT, 0)),
+            "later": sizes.get(LATER, 0),
+            "holds": stored_holds(meta),
+            "last_run": last_run,
+            "written": written,
+        }
+
+    def _check_there(self) -> None:
         if not self.path.exists():
             if (self.folder / SCRAPYS_QUEUE).exists() or (self.folder / SCRAPYS_MARKS).exists():
                 raise StateError(
@@ -112,6 +139,11 @@ class LocalTarget:
                     f" stand only once: the template's 'ADDONS = {{}}' further down empties it."
                 )
             raise StateError(f"{self.name}: found no filter.")
+
+    @contextmanager
+    def reading(self) -> Iterator[Store]:
+        """Open the file for reading."""
+        self._check_there()
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
@@ -242,7 +274,7 @@ class LocalTarget:
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
-        line = Line("waiting or in flight", stored_holds(store))
+        line = Line("waiting or in flight", stored_holds(store.meta))
         with store.snapshot():
             for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
                 if not each.damaged:
@@ -278,16 +310,20 @@ def identity_in(store: Store) -> Identity:
     return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
-def _account_in(store: Store) -> Account:
-    """Return what has become of the pages of a crawl, as of its last commit."""
-    meta, in_flight = store.meta, int(store.meta.get(IN_FLIGHT, 0))
+def _account(meta: Mapping[str, Any], failed: Mapping[str, int], stored: int) -> Account:
+    """Return what has become of the pages of a crawl, as of its last commit.
+
+    :param failed: how many have failed for each reason.
+    :param stored: how many requests are not done.
+    """
+    in_flight = int(meta.get(IN_FLIGHT, 0))
     return Account(
         done=meta.get(Ended.DONE.value, 0),
         redirected=meta.get(Ended.REDIRECTED.value, 0),
-        failed=len(store.failed),
-        waiting=len(store) - in_flight,
+        failed=sum(failed.values()),
+        waiting=stored - in_flight,
         in_flight=in_flight,
-        reasons=store.failed.reasons,
+        reasons=failed,
         statuses=json.loads(meta.get(STATUSES) or "{}"),
     )
 
@@ -298,16 +334,16 @@ def _last_commit(path: Path) -> float:
     return max(each.stat().st_mtime for each in (path, log) if each.exists())
 
 
-def _last_run(store: Store) -> str:
+def _last_run(meta: Mapping[str, Any], *, clean: bool) -> str:
     """Return how the last run ended, or that it is running, as far as this machine can tell."""
-    if store.clean:
+    if clean:
         return "stopped cleanly"
     with suppress(PermissionError):  # it runs, and is somebody else's
         try:
-            os.kill(int(store.meta[PID]), 0)  # checks only whether it runs
+            os.kill(int(meta[PID]), 0)  # checks only whether it runs
         except ProcessLookupError:
             return "killed"
-    return f"running as process {store.meta[PID]}"
+    return f"running as process {meta[PID]}"
 
 
 def occupied(name: str, contents: str = "a filter") -> StateError:

@@ -113,7 +113,7 @@ def read(lines: Iterable[bytes], fingerprinter: CanonicalFingerprinter) -> Itera
         try:
             if text := line.decode().strip():
                 yield _page(text, fingerprinter)
-        except ValueError as error:  # noqa: PERF203 - a line takes longer than that
+        except ValueError as error:  # a line takes longer than that
             reason = "not UTF-8" if isinstance(error, UnicodeError) else str(error)
             shown = line.decode(errors="replace").strip()[:100]
             note(f"line {number:,}: {shown!r}: {reason}")

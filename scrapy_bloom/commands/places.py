@@ -11,8 +11,17 @@ from typing import Any, NamedTuple
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.commands.requests import slot_in
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.values import counted, write_span
+
+
+def no_requests(name: str) -> StateError:
+    """Return the error for a filter whose requests are not beside it."""
+    return StateError(
+        f"{name}: found a filter without requests, expected those of scrapy_bloom.Scheduler. The"
+        f" queues of other schedulers are not read."
+    )
 
 
 class Place(NamedTuple):

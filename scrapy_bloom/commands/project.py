@@ -83,7 +83,7 @@ class Project:
     def fingerprinter(self) -> CanonicalFingerprinter:
         """The fingerprinter of the spider's crawl."""
         wrapped = self._crawler.request_fingerprinter
-        assert wrapped is not None  # noqa: S101 - the crawler has applied its settings
+        assert wrapped is not None  # the crawler has applied its settings
         return CanonicalFingerprinter.wrapping(wrapped, self.settings.rules)
 
     @property

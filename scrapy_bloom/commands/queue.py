@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from scrapy_bloom.commands.output import moment, show, table
+from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches
 from scrapy_bloom.commands.target import add_target, target_of
-from scrapy_bloom.errors import SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
@@ -43,10 +44,7 @@ def run(args: Namespace, project: Project) -> int:
         return 0
     facts = target.info()
     if "waiting" not in facts:
-        raise StateError(
-            f"{target.name}: found a filter without requests, expected those of"
-            f" scrapy_bloom.Scheduler. The queues of other schedulers are not read."
-        )
+        raise no_requests(target.name)
     if args.failed:
         failed = (each for each in target.failed() if matches(each.reason, args.reason))
         shown = [*islice(failed, args.peek)]

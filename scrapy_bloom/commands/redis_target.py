@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.output import progress
-from scrapy_bloom.commands.places import Found, Line, Place, View
+from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.redis import growth
+from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.finder import Finder
+from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.key import SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import KEY_BLOCKS, Plan
@@ -34,6 +35,9 @@ from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
 """How many of the hosts that are left alone are named."""
+
+_SLOTS: Final = 100
+"""How many hosts are counted at each look, of those that are next and of those left alone."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
@@ -82,24 +86,47 @@ class RedisTarget:
             reader = Reader(worker, self.key)
             state = reader.existing()
             facts = {
-                "target": self.name,
-                **asdict(identity_in(state.plan)),
-                "project": state.plan.project,
+                **self._owner(state),
                 **asdict(state.info()),
                 "forgotten": sum(row.again for row in state.slices),
                 "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
                 "workers_alive": len(state.alive),
-                "workers_silent": state.silent,
+                "workers_silent": len(state.leases) - len(state.alive),
             }
             if state.plan.order:
-                counts = state.counts
-                facts |= {
-                    "waiting": counts.waiting + counts.taken,
-                    "in_flight": counts.taken,
-                    "account": reader.account(counts)._asdict(),
-                    **reader.schedule(_HOSTS),
-                }
+                facts |= _progress(reader, state)
         return facts
+
+    def look(self) -> dict[str, Any]:
+        """Return how far the crawl is, and who is at it; times are in seconds since 1970.
+
+        :raises StateError: also if the filter has no requests.
+        """
+        with self.connected() as worker:
+            reader = Reader(worker, self.key)
+            state = reader.existing()
+            if not state.plan.order:
+                raise no_requests(self.name)
+            taken = reader.taken()
+            lease = upkeep.LEASE
+            workers = [
+                {
+                    "name": name,
+                    "lease": max(0.0, min(left, lease)),
+                    "silent": lease - left
+                    if left < lease * 2 / 3 and name in state.leases
+                    else 0.0,
+                    "dead": state.dead.get(name, 0.0),
+                    "in_flight": len(taken.get(name, ())),
+                }
+                for name, left in {**dict.fromkeys(state.dead, 0.0), **state.leases}.items()
+            ]
+            facts = {**self._owner(state), "items": state.items, **_progress(reader, state)}
+            return facts | {"workers": workers, "slots": reader.slots(_SLOTS), "taken": taken}
+
+    def _owner(self, state: State) -> dict[str, Any]:
+        identity = asdict(identity_in(state.plan))
+        return {"target": self.name, **identity, "project": state.plan.project}
 
     def failed(self) -> Iterator[FailedRequest]:
         """Yield the failed list."""
@@ -222,6 +249,16 @@ class RedisTarget:
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."
                     f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
                 )
+
+
+def _progress(reader: Reader, state: State) -> dict[str, Any]:
+    counts = state.counts
+    return {
+        "waiting": counts.waiting + counts.taken,
+        "in_flight": counts.taken,
+        "account": reader.account(counts)._asdict(),
+        **reader.schedule(_HOSTS),
+    }
 
 
 def retried(row: Listed, reading: Reading) -> Taken:

@@ -85,16 +85,9 @@ class FailedRequest(NamedTuple):
     @classmethod
     def of(cls, failed: Failed, priority: int = 0, *, in_redis: bool = False) -> FailedRequest:
         """Return a row of the failed list for display."""
-        request = readable(failed.body, priority, in_redis=in_redis)
-        return cls(
-            failed.kind,
-            request.url,
-            failed.date,
-            failed.tries,
-            failed.worker,
-            failed.message,
-            request,
-        )
+        kind, message, date, tries, worker, body = failed
+        request = readable(body, priority, in_redis=in_redis)
+        return cls(kind, request.url, date, tries, worker, message, request)
 
     def facts(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -130,7 +123,7 @@ def readable(
             depth=depth if isinstance(depth, int) else 0,
             callback=str(fields.get("callback") or ""),
         )
-    except Exception as error:  # noqa: BLE001 - whatever it contains, it is shown as unreadable
+    except Exception as error:  # whatever it contains, it is shown as unreadable
         return request._replace(problem=f"{type(error).__name__}: {error}")
 
 
@@ -161,7 +154,7 @@ def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[lis
         )
         chain = map(bytes.fromhex, meta.get(CHAIN, ()))
         return [fingerprint(request), *chain], bytes(meta.get(ORIGINAL, b""))
-    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+    except Exception:  # whatever it is made of, the crawl reads it
         return [], b""
 
 
@@ -169,7 +162,7 @@ def priority_in(body: bytes) -> int:
     """Return Scrapy's priority of a stored request, if it can be decoded."""
     try:
         return int(_fields(body).get("priority", 0))
-    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+    except Exception:  # whatever it is made of, the crawl reads it
         return 0
 
 
@@ -179,7 +172,7 @@ def slot_in(body: bytes) -> bytes:
         fields = _fields(body)
         slot = (fields.get("meta") or {}).get("download_slot")
         return str(slot or urlsplit(str(fields["url"])).hostname or "").encode()
-    except Exception:  # noqa: BLE001 - whatever it is made of, the crawl reads it
+    except Exception:  # whatever it is made of, the crawl reads it
         return b""
 
 
@@ -194,7 +187,7 @@ def for_redis(body: bytes, reading: Reading) -> bytes:
         reading.fields(body)
     except Refused:
         raise
-    except Exception:  # noqa: BLE001 - nobody can read it, and the crawl says so
+    except Exception:  # nobody can read it, and the crawl says so
         return body
     return body
 

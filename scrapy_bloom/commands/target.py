@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.settings import REDIS_KEY
+from scrapy_bloom.settings import REDIS_KEY, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy_bloom.commands.redis_target import RedisTarget
@@ -44,7 +44,7 @@ def target_of(project: Project, where: str | None) -> Target:
         )
     if not where:
         shared = "scrapy_redis" in str(project.scrapys.get("SCHEDULER"))
-        if settings.backend(shared_queue=shared) != "redis":
+        if not is_in_redis(project.scrapys, shared_queue=shared):
             if folder := project.scrapys["JOBDIR"]:  # Scrapy's own function would create it
                 return LocalTarget(Path(folder), project)
             raise SettingError(
@@ -54,9 +54,9 @@ def target_of(project: Project, where: str | None) -> Target:
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")
     # Imported only here: redis is an extra.
-    from scrapy_bloom.commands.redis_target import RedisTarget  # noqa: PLC0415
-    from scrapy_bloom.redis.client import Server  # noqa: PLC0415
-    from scrapy_bloom.redis.project import key_of, server_of  # noqa: PLC0415
+    from scrapy_bloom.commands.redis_target import RedisTarget
+    from scrapy_bloom.redis.client import Server
+    from scrapy_bloom.redis.project import key_of, server_of
 
     key = key or key_of(settings, spider=project.spider, project=project.name)
     return RedisTarget(Server(url) if url else server_of(settings), key, project)

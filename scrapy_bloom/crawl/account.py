@@ -40,8 +40,8 @@ class Account(NamedTuple):
 
     def __str__(self) -> str:
         """Return it as a list of phrases."""
-        unparsed = f" ({_list(self.statuses)} not parsed)" if self.statuses else ""
-        reasons = f" ({_list(self.reasons)})" if self.reasons else ""
+        unparsed = f" ({listed(self.statuses)} not parsed)" if self.statuses else ""
+        reasons = f" ({listed(self.reasons)})" if self.reasons else ""
         return ", ".join(
             phrase
             for count, phrase in (
@@ -56,7 +56,7 @@ class Account(NamedTuple):
         )
 
 
-def _list(reasons: Mapping[str, int]) -> str:
+def listed(reasons: Mapping[str, int]) -> str:
     """Return how often the most common of these came."""
     common = Counter(reasons).most_common(_NAMED)
     more = ["…"] if len(reasons) > len(common) else []

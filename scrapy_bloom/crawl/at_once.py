@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.judge import Judge, Marks
 from scrapy_bloom.crawl.report import Report, Verdict
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
-    from scrapy_bloom.crawl.identity import Identifier, Page
+    from scrapy_bloom.crawl.identity import Identifier
 
 
-class Filter(Protocol):
+class Filter(Marks, Protocol):
     """Decides which pages were seen. Any method may raise anything."""
 
     def add(self, fingerprint: bytes) -> bool:
@@ -22,12 +23,6 @@ class Filter(Protocol):
 
     def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
         """Return whether this let it through in the last `max_age` seconds; if not, add it."""
-
-    def __contains__(self, mark: bytes, /) -> bool:
-        """Return whether a fingerprint is there."""
-
-    def forget_many(self, marks: Page, /) -> list[bool]:
-        """Make fingerprints eligible again; return for each whether it was there."""
 
 
 class Checks:
@@ -42,17 +37,19 @@ class Checks:
         forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
     """
 
-    def __init__(self, identifier: Identifier, report: Report, filter_: Filter) -> None:
+    def __init__(
+        self, crawler: Crawler, identifier: Identifier, report: Report, filter_: Filter
+    ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self.judge = Judge(identifier, report)
+        self.judge = Judge(crawler, identifier, report)
         self.judge.marks = filter_
         self.forget = self.judge.forget
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
         verdict = self.judge.check(request, self._ask)
-        assert isinstance(verdict, Verdict)  # noqa: S101 - the filter answers at once
+        assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict
 
     def _ask(self, mark: bytes, max_age: float | None) -> bool:
@@ -62,5 +59,5 @@ class Checks:
         """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
         try:
             self._report.add(stats.WITHDRAWN, int(self.judge.withdraw(request)))
-        except Exception as error:  # noqa: BLE001 - the crawl continues without
+        except Exception as error:  # the crawl continues without
             self._report.check_failed(request, error)

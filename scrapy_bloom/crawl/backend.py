@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
     from scrapy_bloom.errors import BloomError
+    from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.settings import Settings
 
 
@@ -204,5 +205,9 @@ class Backend(ABC):
         """Return what has become of all pages, as of the last exchange."""
 
     @abstractmethod
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, as of the last exchange."""
+
+    @abstractmethod
     def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        """Return what else is known, as phrases."""

@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
-from scrapy_bloom.crawl.judge import Judge
+from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
@@ -37,8 +37,7 @@ from scrapy_bloom.values import LONGEST, counted
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
     from scrapy_bloom.crawl.in_flight import Visit
-
-NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
+    from scrapy_bloom.filter.info import FilterInfo
 
 _SOONEST: Final = 0.1
 """Seconds until items that could not be written are tried again; they double each time."""
@@ -65,7 +64,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
-        self._judge = Judge(crawl.identifier, report)
+        self._judge = Judge(crawler, crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
         self._ledger, self._memory = self._judge.ledger, Memory(memory)
         self._retries = crawl.settings[RETRY_FAILED] is not False
@@ -97,7 +96,7 @@ class Frontier:
         """
         try:
             return self._enqueue(request)
-        except Exception as error:  # noqa: BLE001 - no memory, or a queue of the project's own
+        except Exception as error:  # no memory, or a queue of the project's own
             self._leave(request, error)
             return True
 
@@ -162,9 +161,7 @@ class Frontier:
 
         While all that waits has to wait for longer, the spider is idle: some are fed only then.
         """
-        memory = self._memory
-        soon = memory.is_due or memory.next_due <= time.monotonic() + REST
-        return soon or self._backend.pending()
+        return self._memory.is_due(REST) or self._backend.pending()
 
     def forget(self, request: Request) -> bool:
         """Make a page eligible again; return whether it was known."""
@@ -185,8 +182,12 @@ class Frontier:
         """Return until when a request on its way must wait, 0 if it need not."""
         return self._backend.held_until(request) if self._engine.is_downloading(request) else 0.0
 
+    def info(self) -> FilterInfo:
+        """Return the state of the filter."""
+        return self._backend.info()
+
     def describe(self) -> tuple[str, ...]:
-        """Bring the stats of the filter up to date; return what else is known, as phrases."""
+        """Return what else is known, as phrases."""
         return f"{len(self._in_flight):,} in flight", *self._backend.describe()
 
     async def close(self) -> bool:
@@ -221,7 +222,7 @@ class Frontier:
         try:
             self._in_flight.leave(request)
             self._judge.withdraw(request)
-        except Exception:  # noqa: BLE001 - no memory
+        except Exception:  # no memory
             self._backend.give_up(
                 StateError(
                     f"A request could not be enqueued ({error!r}), and neither could its page be"
@@ -231,10 +232,7 @@ class Frontier:
             )
 
     async def _decide(
-        self,
-        request: Request,
-        answer: Deferred[Verdict] | Deferred[bool],
-        origin: Visit | None,
+        self, request: Request, answer: Deferred[Verdict] | Deferred[bool], origin: Visit | None
     ) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 
@@ -305,11 +303,7 @@ class Frontier:
         until = self._ledger.due()
         if until is None or (time.monotonic() < self._flush_at and not self._closing):
             return
-        try:
-            written = await self._items.flush()
-        except Exception as error:  # noqa: BLE001 - nobody expects it, and the crawl goes on
-            self._log_error(error)
-            written = False
+        written = await self._items.flush()
         was_stuck, self._is_stuck = self._has_enough, not written
         if not written:
             self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
@@ -390,7 +384,7 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, held=len(self._memory) > 0)
-        except Exception as error:  # noqa: BLE001 - what was not written stays in memory
+        except Exception as error:  # what was not written stays in memory
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked

@@ -58,10 +58,7 @@ class Visit:
     )
 
     def __init__(
-        self,
-        taken: Any,
-        marks: tuple[bytes, ...] = (),
-        parents: tuple[Visit, ...] = (),
+        self, taken: Any, marks: tuple[bytes, ...] = (), parents: tuple[Visit, ...] = ()
     ) -> None:
         self.taken = taken
         self.marks = marks
@@ -91,11 +88,7 @@ class InFlight:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        report: Report,
-        identifier: Identifier,
-        statuses: Collection[int] = (),
+        self, engine: Engine, report: Report, identifier: Identifier, statuses: Collection[int] = ()
     ) -> None:
         self._engine = engine
         self._report = report

@@ -43,13 +43,7 @@ class Items:
     """
 
     def __init__(
-        self,
-        crawler: Crawler,
-        engine: Engine,
-        report: Report,
-        *,
-        sync: bool,
-        unclean: bool = True,
+        self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool, unclean: bool = True
     ) -> None:
         self._crawler, self._engine = crawler, engine
         self._report = report
@@ -66,16 +60,18 @@ class Items:
 
         A failure is logged once, until flushing works again.
         """
-        error = self._flush_feeds()
-        if error is None:
+        try:
+            self._feeds.flush()
             await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
-            error = self._pipelines_error
-        if error is not None:
+            if self._pipelines_error is not None:
+                raise self._pipelines_error
+        except Exception as error:
             self._log_failure(error)
-        elif self._failing:
+            return False
+        if self._failing:
             self._failing = False
             self._report.info("Items can be written again.")
-        return error is None
+        return True
 
     def log_kept(self, pages: int) -> None:
         """Log at the end how many pages are not done because their items were not written."""
@@ -102,44 +98,31 @@ class Items:
         except OSError as error:
             self._log_failure(error)
 
-    def _flush_feeds(self) -> Exception | None:
-        try:
-            self._feeds.flush()
-        except Exception as error:  # noqa: BLE001 - the exporter may be third-party
-            return error
-        return None
+    async def _ask_pipelines(self, *, last: bool = False) -> None:
+        if not self._pipelines_closed:
+            self._pipelines_closed, self._pipelines_error = last, None
+            try:
+                await self._flush_pipelines()
+            except Exception as error:
+                self._pipelines_error = error
 
-    def _flush_pipelines(self) -> None:
-        """Write out the files that pipelines, or the spider, write items to.
+    async def _flush_pipelines(self) -> None:
+        """Have pipelines write out their items, and the files that they or the spider write to.
 
-        :raises OSError: if one cannot be written.
+        Raises whatever they raise.
         """
+        for _, answer in self._crawler.signals.send_catch_log(before_commit):
+            try:
+                if isinstance(answer, Failure):
+                    answer.raiseException()
+                if isawaitable(answer):
+                    await deferred_from_coro(answer)
+            except CancelledError as error:  # is no Exception
+                raise RuntimeError("a handler of before_commit was cancelled") from error
         for owner in (self._crawler.spider, *self._engine.pipelines):
             for file in _files_in(getattr(owner, "__dict__", {}), depth=3):
                 with suppress(ValueError):  # somebody has closed what is below it
                     self._feeds.write_out(file)
-
-    async def _ask_pipelines(self, *, last: bool = False) -> None:
-        if not self._pipelines_closed:
-            self._pipelines_closed = last
-            self._pipelines_error = await self._answer_of_pipelines()
-
-    async def _answer_of_pipelines(self) -> Exception | None:
-        for _, answer in self._crawler.signals.send_catch_log(before_commit):
-            try:
-                if isawaitable(answer):
-                    await deferred_from_coro(answer)
-            except CancelledError:  # is no Exception
-                return Exception("a handler of before_commit was cancelled")
-            except Exception as error:  # noqa: BLE001 - a handler may raise anything
-                return error
-            if isinstance(answer, Failure):
-                return Exception(answer.getErrorMessage())
-        try:
-            self._flush_pipelines()
-        except OSError as error:
-            return error
-        return None
 
     def _log_failure(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)

@@ -16,15 +16,18 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.identity import Identifier, Page
 from scrapy_bloom.crawl.ledger import Ledger
-from scrapy_bloom.crawl.report import Report, Verdict
+from scrapy_bloom.crawl.report import Report, Verdict, give_up
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.settings import MAX_AGE
 
 if TYPE_CHECKING:
     from scrapy import Request
+    from scrapy.crawler import Crawler
 
-NEW, SEEN, EXEMPT, ERROR = Verdict  # a global is faster to look up than an enum member
+# A global is faster to look up than an enum member.
+NEW, SEEN = Verdict.NEW, Verdict.SEEN
+EXEMPT, ERROR = Verdict.REDIRECT_EXEMPT, Verdict.ERROR
 
 MOST_DROPPED: Final = 10_000
 """How many dropped redirects are remembered; beyond that, the oldest is discarded."""
@@ -64,8 +67,8 @@ class Judge:
 
     marks: Marks
 
-    def __init__(self, identifier: Identifier, report: Report) -> None:
-        self.identifier, self._report = identifier, report
+    def __init__(self, crawler: Crawler, identifier: Identifier, report: Report) -> None:
+        self._crawler, self.identifier, self._report = crawler, identifier, report
         self._identify, self._max_age = identifier.identify, identifier.max_age
         self.ledger = Ledger()
         # Dropped redirects: the mark of their target, and those of the pages on the way.
@@ -93,7 +96,7 @@ class Judge:
             self._report.count(NEW, steps)
             error.marks = (page,)
             raise
-        except Exception as error:  # noqa: BLE001 - raising would lose the page
+        except Exception as error:  # raising would lose the page
             return self._fail(request, error)
 
     def _answered(
@@ -119,7 +122,7 @@ class Judge:
     def _fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
         if isinstance(error, BloomError) and not isinstance(error, SettingError):  # of the filter
-            self._report.give_up(error)
+            give_up(self._crawler, self._report, error)
         else:
             self._report.check_failed(request, error)
         self._report.count(ERROR)
@@ -135,7 +138,7 @@ class Judge:
         try:
             page = self.identifier.page_of(request)
             known = any(mark in self.marks for mark in page)
-        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+        except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
         Deferred.fromCoroutine(self._forget(request, page))
@@ -186,7 +189,7 @@ class Judge:
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer
                     self._report.add(stats.FORGOTTEN if any(known) else stats.NOT_FORGOTTEN)
-        except Exception as error:  # noqa: BLE001 - raising in a callback would lose its items
+        except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
         finally:  # or no page of this run would ever be done
             self.ledger.answer(question)

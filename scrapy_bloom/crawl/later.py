@@ -49,10 +49,7 @@ def pop_due(request: Request, report: Report) -> float:
         seconds = read_age(f"meta[{DELAY!r}]", wish)
     except SettingError as error:
         report.once(
-            logging.ERROR,
-            "%s does not wait: %s More such requests are not shown.",
-            request,
-            error,
+            logging.ERROR, "%s does not wait: %s More such requests are not shown.", request, error
         )
         return 0.0
     return time.monotonic() + seconds if seconds else 0.0
@@ -133,10 +130,9 @@ class Memory:
                 return
         self._due.append(request)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether one may be sent."""
-        return bool(self._due or self._queue) or self._waiting.next_due <= time.monotonic()
+    def is_due(self, soon: float) -> bool:
+        """Return whether one may be sent in so many seconds."""
+        return bool(self._due or self._queue) or self.next_due <= time.monotonic() + soon
 
     def pop(self, held_until: Callable[[Request], float]) -> Request | None:
         """Remove and return the next one that may be sent, None if none may.

@@ -131,7 +131,7 @@ class _Batch:
             for request in batch:
                 try:
                     dropped = not self._enqueue(request)
-                except Exception:  # noqa: PERF203 - rare
+                except Exception:  # rare
                     logger.exception("%s could not be enqueued", request)
                 else:
                     if dropped:

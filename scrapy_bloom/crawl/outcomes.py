@@ -58,7 +58,7 @@ class Failure(NamedTuple):
         """Return the failure that is an exception."""
         try:
             message = str(error)
-        except Exception:  # noqa: BLE001 - it is the project's
+        except Exception:  # it is the project's
             message = ""
         name = type(error).__name__
         return cls(f"{name} in {place}" if place else name, message[:MOST_MESSAGE])

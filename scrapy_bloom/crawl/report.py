@@ -71,7 +71,7 @@ class Report:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        assert crawler.stats is not None  # noqa: S101 - Scrapy makes it before any component
+        assert crawler.stats is not None  # Scrapy makes it before any component
         self._crawler = crawler
         self._collector = crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
@@ -259,10 +259,7 @@ class Report:
         self.info(f"{requests} fetched again.")
 
     def finished(
-        self,
-        place: object,
-        known: int,
-        way: str = "delete the job directory or set another JOBDIR",
+        self, place: object, known: int, way: str = "delete the job directory or set another JOBDIR"
     ) -> None:
         """Warn that earlier runs have left no request, and say how to start over.
 
@@ -316,19 +313,13 @@ class Report:
         """Log an error's message, without a traceback."""
         self.log(logging.ERROR, "%s", error)
 
-    def give_up(self, error: BloomError) -> None:
-        """Log why the crawl cannot continue, and close the spider. Later calls do nothing.
-
-        Use it in the middle of a crawl, where raising would lose a request.
-        """
+    def gave_up(self, error: BloomError) -> bool:
+        """Log why the crawl cannot continue; return False if that was logged before."""
         if self._gave_up:
-            return
+            return False
         self._gave_up = True
         self.error(error)
-        try:
-            close_spider(self._crawler, error.reason)
-        except Exception as failure:  # noqa: BLE001 - an engine error; the crawl continues
-            self.log(logging.ERROR, "The spider could not be closed", failure=failure)
+        return True
 
     def once(
         self, level: int, text: str, *values: object, failure: Exception | None = None
@@ -360,6 +351,18 @@ class Report:
     def _collect(self, method: str, key: str, value: Any) -> Any:
         try:
             return getattr(self._collector, method)(key, value)
-        except Exception as error:  # noqa: BLE001 - the collector may be third-party
+        except Exception as error:  # the collector may be third-party
             self.stats_failed(error)
             return value
+
+
+def give_up(crawler: Crawler, report: Report, error: BloomError) -> None:
+    """Log why a crawl cannot continue, and close the spider. Later calls do nothing.
+
+    Use it in the middle of a crawl, where raising would lose a request.
+    """
+    if report.gave_up(error):
+        try:
+            close_spider(crawler, error.reason)
+        except Exception as failure:  # an engine error; the crawl continues
+            report.log(logging.ERROR, "The spider could not be closed", failure=failure)

@@ -22,6 +22,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import AGAIN, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Failure
+from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.filter.info import FilterInfo
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +236,7 @@ class LocalBackend(Backend):
                 if failed is None:
                     raise ValueError("its bytes do not match their checksum")
                 problem = self._queues.push(read_request(failed.body, self._spider))
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 problem = error
             if problem is not None:
                 self._queues.unreadable.append(problem)
@@ -348,9 +350,11 @@ class LocalBackend(Backend):
             statuses=self._statuses,
         )
 
+    def info(self) -> FilterInfo:
+        return self._store.filter.info()
+
     def describe(self) -> tuple[str, ...]:
         """Say how many hosts are left alone."""
-        self._report.describe(self._store.filter.info())
         held = len(self._later.held)
         return (f"{counted(held, 'host')} left alone",) if held else ()
 
@@ -376,7 +380,7 @@ class LocalBackend(Backend):
             return
         try:
             pickled = pickle.dumps(state, protocol=4)
-        except Exception as error:  # noqa: BLE001 - it may contain anything
+        except Exception as error:  # it may contain anything
             self._report.once(
                 logging.WARNING,
                 "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"
@@ -392,7 +396,7 @@ class LocalBackend(Backend):
             self.broken = True
             exit_with_error_code(self._crawler)
             write_no_state(self._crawler)  # it would not be that of the last commit
-            self._report.give_up(error)
+            give_up(self._crawler, self._report, error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

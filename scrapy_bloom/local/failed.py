@@ -71,7 +71,7 @@ class FailedList:
         :raises sqlite3.Error: if they cannot be read.
         """
         asked = (
-            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ?"  # noqa: S608
+            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ?"
             " AND start IS NULL ORDER BY id LIMIT ?"
         )
         found = self._database.execute(asked, (self._after, self.run, MOST_TRIES, most)).fetchall()
@@ -98,7 +98,7 @@ class FailedList:
         if not self._starts[mark]:
             del self._starts[mark]
         self.left -= 1
-        asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"  # noqa: S608
+        asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"
         return id_, _read(self._database.execute(asked, (id_,)).fetchone())
 
     def remove(self, id_: int, failed: Failed) -> None:
@@ -113,7 +113,7 @@ class FailedList:
 
         A damaged one is None.
         """
-        asked = f"SELECT {_COLUMNS} FROM failed ORDER BY id"  # noqa: S608
+        asked = f"SELECT {_COLUMNS} FROM failed ORDER BY id"
         for row in self._database.execute(asked):
             yield row[0], _read(row), row[6]
 

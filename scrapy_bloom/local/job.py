@@ -261,7 +261,7 @@ def spider_state(folder: Path, meta: dict[str, Any]) -> bytes:
     state = path.read_bytes() if path.exists() else _MARK
     try:
         pickle.loads(state)  # noqa: S301 - as Scrapy does when it resumes
-    except Exception:  # noqa: BLE001 - a truncated file may raise anything
+    except Exception:  # a truncated file may raise anything
         state = _MARK
     if state.endswith(_MARK):
         state = meta.get(STATE) or pickle.dumps({}, protocol=4)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.crawl.later import Holds, Waiting
@@ -67,12 +67,15 @@ def stored_requests(store: Store) -> Iterator[Stored]:
         yield Stored(row, min(date, now + seconds), priority, body[_HEAD.size :])
 
 
-def stored_holds(store: Store) -> dict[str, float]:
-    """Return the slots of a job that are left alone, each until when, in seconds since 1970."""
+def stored_holds(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Return the slots of a job that are left alone, each until when, in seconds since 1970.
+
+    :param meta: the notes of its store.
+    """
     now = time.time()
     return {
         slot: min(date, now + seconds)
-        for key, note in store.meta.items()
+        for key, note in meta.items()
         if key.startswith(_HOLDS)
         for slot, (date, seconds) in json.loads(note).items()
         if date > now
@@ -108,7 +111,7 @@ class Later:
         since = time.monotonic() - time.time()
         for each in stored_requests(store):
             self._rows.push(since + each.date, each.row)
-        for slot, date in stored_holds(store).items():
+        for slot, date in stored_holds(store.meta).items():
             self._holds.hold(slot, since + date)
             queues.leave_alone(slot)
 
@@ -124,7 +127,7 @@ class Later:
         date = time.time() + max(0.0, due - time.monotonic())
         try:
             body = waiting_body(date, request.priority, self._queues.dumps(request))
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+        except Exception as error:  # its parts may raise anything
             return error
         self._rows.push(due, self._store.push(self._store.queue(LATER, None), body))
         return None
@@ -145,7 +148,7 @@ class Later:
                     raise ValueError("its bytes do not match their checksum")
                 request = read_request(body[_HEAD.size :], self._queues.spider)
                 problem = self._queues.push(request)
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 problem = error
             if problem is None:
                 self._store.done(row)

@@ -186,7 +186,7 @@ class Marks:
             listed = ((mark, date) for mark, date in dates.items() if date is not None)
             file.put(self._database, table, listed)
             gone = ((mark,) for mark, date in dates.items() if date is None)
-            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)
 
     def _date(self, table: str, fingerprint: bytes) -> float | None:
         """Return a fingerprint's date in `again` or `ages`; None if it is not there."""
@@ -216,12 +216,12 @@ class Marks:
         oldest, count = self._filter.slices[0].id, len(ended)
         for table in ("again", "ages"):
             gone = ((mark,) for mark in ended if self._date(table, mark) is None)
-            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)  # noqa: S608
+            self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)
         for table, key, over in (
             ("marks", "id", f"id <= {self._swept}"),
             ("blocks", "id", f"id < {oldest << 32}"),
         ):
-            obsolete = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"  # noqa: S608
-            delete = f"DELETE FROM {table} WHERE ({key}) IN ({obsolete})"  # noqa: S608
+            obsolete = f"SELECT {key} FROM {table} WHERE {over} LIMIT {SWEPT_AT_ONCE}"
+            delete = f"DELETE FROM {table} WHERE ({key}) IN ({obsolete})"
             count += self._database.execute(delete).rowcount
         return count > 0

@@ -64,7 +64,7 @@ class PlainFilter:
                 job.begin()
             self._job, self._filter = job, job.store.filter
             self._report_opened(job, unclean=unclean)
-        self.checks = Checks(identifier, report, self._filter)
+        self.checks = Checks(crawler, identifier, report, self._filter)
         crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:

@@ -127,7 +127,7 @@ class Queues:
                 self._queue.push(request)
             finally:
                 self.leave_alone(slot)
-        except Exception as error:  # noqa: BLE001 - its parts may raise anything
+        except Exception as error:  # its parts may raise anything
             return error
         return None
 
@@ -231,7 +231,7 @@ class Bucket:
                 if body is None:
                     raise ValueError("its bytes do not match their checksum")
                 return read_request(body, self._queues.spider), body
-            except Exception as error:  # noqa: BLE001 - its parts may raise anything
+            except Exception as error:  # its parts may raise anything
                 self._take()
                 self._queues.unreadable.append(error)
         return None
@@ -253,7 +253,7 @@ class Bucket:
 
     def _read(self) -> None:
         number = self._store.find(self._path)
-        assert number is not None  # noqa: S101 - it has requests
+        assert number is not None  # it has requests
         waiting = self._store.rows(number, newest=self._newest)
         rows = [*islice(waiting, self._most)]
         if not rows:

@@ -234,7 +234,7 @@ class Store:
         """
         low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
         order = "DESC" if newest else "ASC"
-        asked = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"  # noqa: S608
+        asked = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"
         committed = (row for (row,) in self._database.execute(asked, (low, high)))
         new = self.queues[number].new
         rows = chain(reversed(new), committed) if newest else chain(committed, new)

@@ -27,6 +27,7 @@ from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Failure
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
+from scrapy_bloom.crawl.report import give_up
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
@@ -54,6 +55,8 @@ from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 if TYPE_CHECKING:
     from scrapy import Request
 
+    from scrapy_bloom.filter.info import FilterInfo
+
 
 class RedisBackend(Backend):
     """The requests and marks of a crawl in Redis, as one worker has them.
@@ -70,7 +73,8 @@ class RedisBackend(Backend):
 
     def __init__(self, crawl: Crawl, queue: SharedQueue, reading: Reading) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
-        self._spider, self._report, self._engine = crawl.spider, report, engine
+        self._crawler, self._spider = crawler, crawl.spider
+        self._report, self._engine = report, engine
         self._identifier = crawl.identifier
         self._queue, self._shared, self._reading = queue, queue.shared, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
@@ -170,7 +174,7 @@ class RedisBackend(Backend):
         while (taken := self._turns.pop()) is not None:
             try:
                 request = self._reading.request(taken.body, self._spider)
-            except Exception as error:  # noqa: BLE001 - third-party code and data
+            except Exception as error:  # third-party code and data
                 self._queue.refuse(taken)
                 log_unreadable(self._report, error)
                 if isinstance(error, Refused):
@@ -357,7 +361,7 @@ class RedisBackend(Backend):
     def give_up(self, error: BloomError) -> None:
         self.broken = True
         self._starts.stop()
-        self._report.give_up(error)
+        give_up(self._crawler, self._report, error)
 
     def stop(self) -> None:
         self._stopped = True
@@ -368,7 +372,7 @@ class RedisBackend(Backend):
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
-        self._report.describe(self._shared.info())
+        self._report.describe(self.info())
         account = await run_beside(self._queue.close)
         if not self.broken:
             self._report.account = account = account or self.account()
@@ -410,9 +414,12 @@ class RedisBackend(Backend):
             self._wait_logged = now
             log_waiting(self._report, self._shared)
 
+    def info(self) -> FilterInfo:
+        return self._shared.info()
+
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
-        return describe_crawl(self._report, self._shared)
+        return describe_crawl(self._shared)
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)

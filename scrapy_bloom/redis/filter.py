@@ -210,7 +210,7 @@ class RedisFilter:
             while True:
                 try:
                     return ask(self.worker, self._key, self.shared.epoch, self.shared.probe, batch)
-                except Surprise as surprise:  # noqa: PERF203 - rare
+                except Surprise as surprise:  # rare
                     self._reopen(surprise)
 
         asked = list(fingerprints)
@@ -374,7 +374,7 @@ class RedisFilter:
         while True:
             try:
                 verdicts = self.shared.call(call).verdicts
-            except Surprise as surprise:  # noqa: PERF203 - rare
+            except Surprise as surprise:  # rare
                 ambiguous = True
                 self._reopen(surprise)
             else:

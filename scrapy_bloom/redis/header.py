@@ -62,8 +62,8 @@ class State:
         slices: oldest first, without those that have expired. If all have, an empty one stands in
             for the next, which has no key yet.
         counts: of requests, when the last script had ended.
-        alive: workers whose lease had not ended then.
-        silent: how many other workers there are.
+        leases: of workers, in how many seconds each ends, negative if it has ended.
+        dead: the other workers, each since when.
         secret: the key of its probes.
     """
 
@@ -71,8 +71,8 @@ class State:
     plan: Plan
     slices: Sequence[SliceRow]
     counts: Counts
-    alive: Sequence[str]
-    silent: int
+    leases: Mapping[str, float]
+    dead: Mapping[str, float]
     secret: bytes = field(repr=False)
 
     @classmethod
@@ -99,8 +99,8 @@ class State:
             pages = {name: int(header.get(name, 0)) for name in ("done", "redirected")}
             counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
-            ends = {name: row[1] for name, row in words.items() if row[1] != b"dead"}
-            alive = [name for name, end in ends.items() if float(end) > now]
+            dead = {name: float(row[2]) for name, row in words.items() if row[1] == b"dead"}
+            leases = {name: float(row[1]) - now for name, row in words.items() if name not in dead}
             epoch = header["epoch"].decode()
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
@@ -109,7 +109,12 @@ class State:
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(epoch, plan, live, counts, alive, len(ends) - len(alive), secret)
+        return cls(epoch, plan, live, counts, leases, dead, secret)
+
+    @property
+    def alive(self) -> list[str]:
+        """Workers whose lease has not ended."""
+        return [name for name, left in self.leases.items() if left > 0]
 
     @property
     def items(self) -> int:

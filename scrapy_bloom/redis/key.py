@@ -214,7 +214,7 @@ class SharedKey:
         :raises Surprise: as described there; then call :meth:`reopen`.
         """
         if call is not self.unanswered:
-            assert self.unanswered is None  # noqa: S101 - its number would be skipped
+            assert self.unanswered is None  # its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
         answer = Answer.read(call, self._send(call))

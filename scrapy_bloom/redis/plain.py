@@ -79,7 +79,7 @@ class SharedFilter:
                 f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
-        self.checks = Checks(identifier, report, self._filter)
+        self.checks = Checks(crawler, identifier, report, self._filter)
         crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     @contextmanager

@@ -136,7 +136,7 @@ async def queue_of(
     :raises BloomError: if the crawl cannot be kept as configured.
     """
     settings, project = Settings.of(crawler), project_of(crawler)
-    assert crawler.spider is not None  # noqa: S101 - it is being opened
+    assert crawler.spider is not None  # it is being opened
     spider = crawler.spider.name
     owner = {"project": project, "spider": spider, "order": kind.in_redis}
     writer = writer_of(crawler.spider)

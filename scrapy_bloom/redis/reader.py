@@ -176,6 +176,49 @@ class Reader:
                 },
             }
 
+    def slots(self, count: int) -> list[dict[str, Any]]:
+        """Return the download slots that are served next, and some that are left alone.
+
+        :param count: how many of each.
+        :returns: for each its ``name``; how many requests are ``waiting`` for no time of their own;
+            for how long it will ``wait`` for its turn; the ``delay`` between two of its requests;
+            and ``until`` when it is left alone, in seconds since 1970, else 0.
+        :raises BackendError: if the server cannot be used.
+        """
+        client, base = self._worker.client, beginning(self._key)
+        with self._worker.explained():
+            clock, skew = self.clock()
+            until = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
+            turns = client.zrange(base + "turns", 0, count - 1, withscores=True)
+            until, turn = dict(until), dict([*until, *turns])
+            with client.pipeline(transaction=False) as pipeline:
+                for start in map(with_length, turn):
+                    pipeline.zlexcount(base + "queue", b"[" + start, b"(" + start + b"\xff")
+                waiting = pipeline.execute()
+            paces = client.hmget(base + "delays", [*turn]) if turn else ()
+            default = client.hget(self._key, "delay") or b"0"
+        return [
+            {
+                "name": slot.decode(errors="replace"),
+                "waiting": some,
+                "wait": max(0.0, turn[slot] - clock) / SECOND,
+                "delay": float((pace or default).split()[0]) if slot else 0.0,
+                "until": until[slot] / SECOND - skew if slot in until else 0.0,
+            }
+            for slot, some, pace in zip(turn, waiting, paces, strict=True)
+        ]
+
+    def taken(self) -> dict[str, set[bytes]]:
+        """Return the ids of the requests that each worker has taken.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        found: dict[str, set[bytes]] = {}
+        with self._worker.explained():
+            for field in self._worker.client.hkeys(beginning(self._key) + "taken"):
+                found.setdefault(field[:-8].decode(errors="replace"), set()).add(field[-8:])
+        return found
+
     def upcoming(self, count: int) -> Iterator[Taken]:
         """Yield the requests that are sent next, as if all slots had the same delay.
 

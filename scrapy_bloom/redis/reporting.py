@@ -164,12 +164,8 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 
-def describe_crawl(report: Report, shared: SharedKey) -> tuple[str, ...]:
-    """Write the state of the filter to the stats, as last reported; describe who shares the crawl.
-
-    Nothing is asked for this.
-    """
-    report.describe(shared.info())
+def describe_crawl(shared: SharedKey) -> tuple[str, ...]:
+    """Return who shares the crawl, as last reported: nothing is asked for this."""
     counts = shared.counts
     if not counts.workers:  # nobody has looked yet
         return ()

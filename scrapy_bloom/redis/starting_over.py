@@ -61,7 +61,7 @@ class Starts:
             while self._due:
                 self._due = False
                 await self._run()
-        except Exception as error:  # noqa: BLE001 - it is the spider's
+        except Exception as error:  # it is the spider's
             logger.error(  # noqa: TRY400 - as Scrapy logs it, without a traceback
                 "start() failed when it ran again: %s", error, extra={"spider": self._spider}
             )

@@ -129,7 +129,7 @@ class Turns:
             if slot not in self._announced and self._downloads.is_configured(key):
                 self._announced.add(slot)
                 self._paces[slot] = self._downloads.pace_of(key)
-        except Exception as error:  # noqa: BLE001 - it reads the meta; raising would lose the page
+        except Exception as error:  # it reads the meta; raising would lose the page
             self._report.once(
                 logging.ERROR,
                 "The download slot of %s is unknown, so it is not paced (%r). More such errors are"

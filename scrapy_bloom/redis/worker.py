@@ -53,7 +53,7 @@ def _abandonable(act: Callable[[], T], deadline: Deadline) -> T:
     def run() -> None:
         try:
             came.set_result(by(deadline, act, connects=True))
-        except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
+        except BaseException as error:  # re-raised in the waiting thread
             came.set_exception(error)
 
     if deadline.left > 0:
@@ -215,7 +215,7 @@ class Worker:
         while not stop.wait(upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.RETRY):
             try:
                 beat()
-            except BackendError:  # noqa: PERF203 - after a call over the network
+            except BackendError:  # after a call over the network
                 continue  # already logged
             except Exception:
                 logger.exception("Unexpected error while renewing the lease; retrying")

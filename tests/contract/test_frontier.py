@@ -142,6 +142,9 @@ class Shelf(Backend):
     def resting(self):
         return 0, 0.0
 
+    def info(self):
+        pass
+
     def describe(self):
         return ()
 

@@ -90,7 +90,7 @@ def test_what_waits_waits_on_in_the_next_run(job, shift, left):
     assert len(job.store) == len(job.later) == 1
     job.date += shift  # the other clock begins anew
     job.kill()
-    assert stored_holds(job.store) == {"a": job.date + left + 10}
+    assert stored_holds(job.store.meta) == {"a": job.date + left + 10}
     job.pass_time(left - 0.1)
     assert job.pop() == []
     job.pass_time(0.2)
@@ -129,7 +129,7 @@ def test_holds_are_kept(job):
     assert job.later.held == ["b"]
     assert job.later.held_until(request) == 0
     job.later.hold("c", 5)
-    assert set(stored_holds(job.store)) == {"b", "c"}
+    assert set(stored_holds(job.store.meta)) == {"b", "c"}
 
 
 def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
         lines.append(lines_of((later, module, queue), job.queues.pop))
     assert sizes[1] < 20 * sizes[0]
     assert lines[1] == lines[0]
-    assert len(stored_holds(job.store)) == 1002
+    assert len(stored_holds(job.store.meta)) == 1002
     job.store.abandon()
 
 

@@ -386,6 +386,8 @@ def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, ser
         ("plan 10M -p 2", "error_rate = '2'"),
         ("info", "expected a TARGET"),
         ("info jb", "jb: found no filter."),
+        ("top job", "found a filter without requests"),
+        ("top job --interval 0", "--interval = '0': must be seconds from 0.1 to 3600."),
         ("info redis://localhost", "redis://localhost#books:books:bloom"),
         ("info redis://localhost:1#a", "refused"),
         ("why job", "expected URLs"),

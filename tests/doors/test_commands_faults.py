@@ -19,7 +19,13 @@ from scrapy_bloom import RedisFilter
 URL = "http://example.com/"
 BLOOM = (sys.executable, "-m", "scrapy", "bloom")
 
-LOOKING = ["info {}", f"why {{}} {URL}", "queue {}", "copy {} {server}#copy --spider books"]
+LOOKING = [
+    "info {}",
+    "top {}",
+    f"why {{}} {URL}",
+    "queue {}",
+    "copy {} {server}#copy --spider books",
+]
 ADD, FORGET = f"add {{}} {URL} --spider books", f"forget {{}} {URL}"
 CHANGING = [ADD, FORGET, "copy whole {}", "delete {} --yes"]
 MAKING = ("add", "copy whole")

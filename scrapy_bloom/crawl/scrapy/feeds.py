@@ -36,12 +36,7 @@ class Feeds:
     """
 
     def __init__(
-        self,
-        crawler: Crawler,
-        export: Callable[[Any, Spider], None],
-        *,
-        sync: bool,
-        unclean: bool,
+        self, crawler: Crawler, export: Callable[[Any, Spider], None], *, sync: bool, unclean: bool
     ) -> None:
         self._sync, self._unclean = sync, unclean
         self._refused: deque[tuple[Any, Spider]] = deque()

@@ -134,7 +134,7 @@ def run_beside(function: Callable[[], T]) -> Deferred[T]:
         result: Any
         try:
             result = function()
-        except BaseException:  # noqa: BLE001 - raised where it is awaited
+        except BaseException:  # raised where it is awaited
             result = Failure()  # type: ignore[no-untyped-call]
         with suppress(RuntimeError):  # the loop is closed
             call_back(done.callback, result)

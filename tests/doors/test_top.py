@@ -1,0 +1,360 @@
+"""`scrapy bloom top`: what it measures between looks, and what a view and a terminal show."""
+
+import copy
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from unicodedata import category
+
+import pytest
+from scrapy import Request
+from support.crawling import KEPT
+from support.jobs import kept_job, open_job, stored
+from support.localredis import LocalRedis, keys
+from support.localsite import LocalSite
+from support.processes import environment, run_line
+from support.queues import Crawler
+from support.redis_crawls import Crawl, reach
+from support.waiting import until
+
+from scrapy_bloom.commands.top import Rates
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import Failure
+from scrapy_bloom.crawl.pace import Pace
+
+pytest.importorskip("rich")
+from rich.console import Console
+
+from scrapy_bloom.commands.screen import view
+
+ACCOUNT = {
+    "done": 30,
+    "redirected": 0,
+    "failed": 7,
+    "waiting": 1200,
+    "in_flight": 20,
+    "reasons": {"503": 5, "ValueError in parse": 2},
+    "statuses": {"404": 3},
+}
+WORKER = {"lease": 29.0, "silent": 0.0, "dead": 0.0, "in_flight": 10}
+SLOT = {"waiting": 400, "wait": 0.0, "delay": 0.0, "until": 0.0}
+FACTS = {
+    "target": "Redis at localhost:6379/0, key books:books:bloom",
+    "spider": "books",
+    "project": "books",
+    "items": 2500,
+    "account": ACCOUNT,
+    "hosts": 3,
+    "later": 0,
+    "holds": {},
+    "workers": [
+        WORKER | {"name": "c:3:x", "dead": 1.7e9, "lease": 0.0, "in_flight": 0},
+        WORKER | {"name": "b:2:x", "lease": 11.0, "silent": 19.0},
+        WORKER | {"name": "a:1:x"},
+    ],
+    "slots": [
+        SLOT | {"name": "few.example", "waiting": 2, "wait": 3.04, "delay": 1.5},
+        SLOT | {"name": "many.example"},
+        SLOT | {"name": "away.example", "waiting": 99, "wait": 60.0, "until": 1.7e9},
+    ],
+}
+
+
+def facts(**others):
+    return copy.deepcopy(FACTS | others)
+
+
+def lines(shown, width=100, **options):
+    """Return the lines of a view without colours."""
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(view(shown, width, **options))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+# The view
+
+
+def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
+    looks = Rates()
+    looks.add(facts(), at=10.0)
+    shown = lines(looks.add(facts(account=ACCOUNT | {"done": 45, "waiting": 1190}), at=12.0))
+    assert shown[:7] == [
+        "Redis at localhost:6379/0, key books:books:bloom",
+        "spider       books, project books",
+        "pages/s      7.5",
+        "pages known  2,500",
+        "waiting      1,190 (-300/min)",
+        "in flight    20",
+        "done         45 (3 \u00d7 404 not parsed)",
+    ]
+    assert shown[7] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
+    words = [line.split() for line in shown[9:13] + shown[14:18]]
+    assert words[:3] == [
+        ["worker", "lease", "in", "flight", "pages/s"],
+        ["a:1", "29", "s", "10", "0.0"],
+        ["b:2", "11", "s", "10", "0.0", "SILENT", "for", "19", "s"],
+    ]
+    assert words[3][:4] == ["c:3", "0", "DEAD", "since"]
+    assert words[5] == ["many.example", "400", "now", "none"]
+    assert words[6][:7] == ["away.example", "99", "in", "60.0", "s", "none", "paused"]
+    assert words[7] == ["few.example", "2", "in", "3.0", "s", "1.5", "s"]
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 79])
+def test_a_view_fits_a_narrow_terminal(width):
+    looks = Rates()
+    for at in range(60):
+        shown = looks.add(facts(), at=float(at))
+    shown["target"] = "/a/long/path" * 9
+    assert max(map(len, lines(shown, width))) <= width
+    assert width < 40 or any("SILENT" in line for line in lines(shown, width))
+
+
+@pytest.mark.parametrize("height", [5, 20, 24, 40])
+def test_a_view_leaves_out_rows_that_have_no_room(height):
+    workers = [WORKER | {"name": f"host:{n}:x"} for n in range(50)]
+    slots = [SLOT | {"name": f"host{n}.example"} for n in range(50)]
+    shown = lines(facts(workers=workers, slots=slots, hosts=700), height=height)
+    hosts = sum(bool(re.match(r"host\d", line)) for line in shown)
+    rows = sum(bool(re.match(r"host:\d", line)) for line in shown)
+    assert len(shown) <= max(height, 18)
+    told = [int(line.split()[1]) for line in shown if line.startswith("and ")]
+    assert told == [50 - rows, 700 - hosts]
+
+
+def test_names_are_shown_as_plain_text():
+    """Whoever can write to Redis, and each site that is linked to, chooses some of them."""
+
+    def shown(name):
+        file = io.StringIO()
+        account = ACCOUNT | {"reasons": {name: 7}, "statuses": {name: 3}}
+        workers = [WORKER | {"name": f"{name}:1:x"}, WORKER | {"name": name, "dead": 1.7e9}]
+        writer = {"arguments": {name: name}}
+        named = {"target": name, "spider": name, "project": name, "writer": writer}
+        more = {"account": account, "workers": workers, "slots": [SLOT | {"name": name}]}
+        console = Console(file=file, width=160, force_terminal=True, color_system="standard")
+        console.print(view(facts(last_run=name, written=0, **named, **more), 160, 50, name))
+        return file.getvalue()
+
+    evil = "[red]x[/] \x1b[31m\x1b]0;t\x07\r\n\u202e\u200b\x9b1m"
+    text, harmless = shown(evil), shown("x" * len(evil))
+    colors = re.compile(r"\x1b\[[\d;]*m")
+    assert colors.findall(text) == colors.findall(harmless)
+    text = colors.sub("", text)
+    assert {char for char in text if category(char)[0] == "C"} == {"\n"}
+    assert text.count("[red]x[/]") >= 8
+    assert text.count("\n") == harmless.count("\n")
+
+
+# Rates
+
+
+def test_rates_come_from_the_last_looks():
+    looks = Rates()
+    assert "pages_per_second" not in looks.add(facts(), at=0.0)
+    for second in range(1, 60):
+        done = 30 + 2 * min(second, 50)
+        shown = looks.add(facts(account=ACCOUNT | {"done": done}), at=float(second))
+    assert shown["pages_per_second"] == 0
+    assert shown["history"][-10:] == [2.0] + [0.0] * 9
+    assert len(shown["history"]) < 59
+    assert "history" not in looks.add(
+        facts(account=ACCOUNT | {"done": 1}), at=60.0
+    )  # another crawl
+
+
+def test_a_worker_has_its_share_of_what_has_ended():
+    """Not those of a dead worker: they went back into the queue."""
+    looks = Rates()
+    before = {"a:1:x": {b"1", b"2", b"3"}, "b:2:x": {b"4"}, "c:3:x": {b"5", b"6"}}
+    looks.add(facts(taken=before), at=0.0)
+    after = {"a:1:x": {b"7"}, "d:4:x": {b"8"}}
+    shown = looks.add(facts(taken=after, account=ACCOUNT | {"done": 38}), at=2.0)
+    rates = {row["name"]: row["pages_per_second"] for row in shown["workers"]}
+    assert rates == {"a:1:x": 3.0, "b:2:x": 1.0, "c:3:x": 0.0}
+    assert "taken" not in shown
+
+
+# A job and a crawl in Redis
+
+
+def told(bloom, target, verb="top --once --interval 0.1"):
+    code, printed, errors = bloom(f"{verb} {target} --json")
+    assert (code, errors) == (0, [])
+    return json.loads("\n".join(printed))
+
+
+def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
+    """What is read of it is what `info` says, which reads all of it."""
+    holds, waits = [("busy.test", 300)], [("http://a.test/later", 600)]
+    kept_job(tmp_path / "kept", urls=["http://a.test/"], holds=holds, waits=waits)
+    crawl = open_job(tmp_path / "kept", requests=True)
+    for number in range(20):
+        assert crawl.store.filter.add(b"%020d" % number) is False
+    for kind in ("503", "503", "ValueError in parse"):
+        request = stored(Request("http://a.test/"))
+        row = crawl.store.push(crawl.store.queue("0", None), request)
+        crawl.store.fail(row, Failed.of(request, Failure(kind, ""), 1.7e9))
+    crawl.store.commit()
+    shown = told(bloom, tmp_path / "kept")
+    whole = told(bloom, tmp_path / "kept", "info")
+    assert shown["last_run"] == f"running as process {os.getpid()}"
+    assert (shown["pages_per_second"], shown["history"]) == (0, [0])
+    for name in ("items", "account", "waiting", "in_flight", "later", "spider", "written"):
+        assert shown[name] == whole[name], name
+    code, printed, errors = bloom(f"top {tmp_path / 'kept'} --interval 0.1")  # is no terminal
+    assert (code, errors) == (0, [])
+    assert "failed       3 (2 \u00d7 503, 1 \u00d7 ValueError in parse)" in printed
+    assert printed[-1].startswith("left alone   busy.test until ")
+    assert "\x1b" not in "".join(printed)
+    crawl.close()
+    assert told(bloom, tmp_path / "kept")["last_run"] == "stopped cleanly"
+
+
+def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
+    key = next(keys)
+    with Crawler(server.url, key, default=Pace(2.0, 0.0)) as worker:
+        worker.offer(*range(3), slot="a.test")
+        worker.offer(*range(3, 8), slot="b.test")
+        worker.say()
+        worker.queue.next_call.holds[b"b.test"] = time.monotonic() + 300
+        worker.queue.next_call.paces[b"b.test"] = Pace(5.0, 0.0)
+        assert worker.take(1)
+        shown = told(bloom, f"{server.url}#{key}")
+        whole = told(bloom, f"{server.url}#{key}", "info")
+        name = worker.queue.shared.name
+    for fact in ("items", "account", "waiting", "in_flight", "later", "hosts", "spider"):
+        assert shown[fact] == whole[fact], fact
+    (row,) = shown["workers"]
+    assert (row["name"], row["in_flight"], row["dead"], row["pages_per_second"]) == (name, 1, 0, 0)
+    assert 0 < row["lease"] <= 30
+    slots = {slot["name"]: slot for slot in shown["slots"]}
+    assert (slots["a.test"]["waiting"], slots["a.test"]["delay"]) == (2, 2)
+    assert (slots["b.test"]["waiting"], slots["b.test"]["delay"]) == (5, 5)
+    assert slots["b.test"]["until"] > 1e9 > slots["a.test"]["until"] == 0
+    assert slots["b.test"]["wait"] > slots["a.test"]["wait"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("short_leases")
+def test_the_view_tells_of_a_fleet_with_a_frozen_and_a_killed_worker(bloom, server, tmp_path):
+    server.client().flushall()
+    target = f"{server.url}#scrapybot:worker:bloom"
+    settings = KEPT | {"BLOOM_REDIS_URL": server.url}
+    with LocalSite(pages=20) as site, Crawl(site, server, tmp_path, **settings) as crawl:
+        workers = [crawl.join(arguments={"done": server.url}) for _ in range(3)]
+        reach(site, 20)
+        until(lambda: [row["dead"] for row in told(bloom, target)["workers"]] == [0, 0, 0])
+
+        def says(worker, word):
+            printed = bloom(f"top {target} --once --interval 0.1")[1]
+            return any(f":{worker.pid} " in line and word in line for line in printed)
+
+        for worker in workers:
+            worker.freeze()
+        for worker in workers:  # nobody takes them for dead
+            until(lambda worker=worker: says(worker, "SILENT for"))
+        workers[0].kill()
+        workers[2].send_signal(signal.SIGCONT)
+        for worker in workers[:2]:
+            until(lambda worker=worker: says(worker, "DEAD since"))
+        assert not says(workers[2], "DEAD")
+        until(lambda: told(bloom, target)["account"]["in_flight"] == 0)
+        workers[1].kill()
+
+
+def test_the_documented_rights_are_enough_to_watch(bloom, server):
+    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+    text = page.read_text("utf-8").partition("Inspecting needs")[2].partition(".")[0]
+    rights = [f"+{word}" for word in re.findall(r"`([a-z_|]+)`", text)]
+    user = "ACL", "SETUSER", "watcher", "reset", "on", ">pass", "~*"
+    server.client().execute_command(*user, *rights)
+    key = next(keys)
+    with Crawler(server.url, key) as worker:
+        worker.offer(1, 2, slot="a.test")
+        worker.say(1)
+        url = server.url.replace("redis://", "redis://watcher:pass@")
+        assert told(bloom, f"{url}#{key}")["in_flight"] == 1
+
+
+# Terminals
+
+
+@contextmanager
+def terminal(target, width=70):
+    """Run it on a terminal; yield the process, and what returns the output so far."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "scrapy", "bloom", "top", target, "--interval", "0.1"]
+    size = {"COLUMNS": str(width), "LINES": "24", "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment() | size
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    output = []
+
+    def so_far():
+        try:
+            while some := os.read(ours, 1 << 16):
+                output.append(some)
+        except OSError:  # nothing now, or the end
+            pass
+        return b"".join(output).decode(errors="replace")
+
+    try:
+        yield process, so_far
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_ctrl_c_ends_it_and_leaves_the_last_view(tmp_path):
+    kept_job(tmp_path / "kept", urls=["http://a.test/"])
+    with terminal(str(tmp_path / "kept")) as (process, output):
+        until(lambda: "pages/s" in output())
+        process.send_signal(signal.SIGINT)
+        until(lambda: output() and process.poll() is not None)
+        assert process.returncode == 0
+        *_, last = output().split("\x1b[?1049l")  # back from the screen of its own
+    assert "Traceback" not in output()
+    assert "\x1b[2J" not in last
+    assert last.count("pages known") == 1
+
+
+def test_it_keeps_looking_while_the_server_is_away():
+    with LocalRedis(persist=True) as own:
+        with Crawler(own.url, "crawl") as worker:
+            worker.offer(1, 2)
+            worker.say()
+        with terminal(f"{own.url}#crawl", width=200) as (process, output):
+            until(lambda: "pages/s" in output())
+            own.kill()
+            away = "Connection refused. Looking again."
+            until(lambda: away in output() or process.poll() is not None)
+            assert away in output()
+            own.start()
+            until(lambda: "Looking again." not in output().split("\x1b[H")[-2])
+            process.send_signal(signal.SIGINT)
+            until(lambda: output() and process.poll() is not None)
+            assert process.returncode == 0
+        assert "Traceback" not in output()
+
+
+def test_without_rich_it_says_what_to_install(tmp_path):
+    kept_job(tmp_path / "kept")
+    line = f"execute(['scrapy', 'bloom', 'top', {str(tmp_path / 'kept')!r}])"
+    program = f"from scrapy.cmdline import execute; {line}"
+    done = run_line(f"import sys; sys.modules['rich'] = None; {program}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "scrapy bloom top: 'scrapy bloom top' needs the package rich: pip install"
+        " 'scrapy-bloom[top]'.\n"
+    )
