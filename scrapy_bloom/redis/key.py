@@ -33,9 +33,6 @@ logger = logging.getLogger(__name__)
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
 
-RISKY: Final = MOST_TRIES - 1
-"""A worker holds only one request at a time with this many failed tries."""
-
 _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
     " and resumes a copy that was interrupted"

@@ -28,11 +28,11 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import RISKY, SharedKey, Surprise
+from scrapy_bloom.redis.key import SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.loop import Pulse
@@ -172,7 +172,7 @@ class SharedQueue:
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
-            call.risky = any(taken.tries >= RISKY for taken in self.taken)
+            call.risky = any(taken.tries >= MOST_TRIES - 1 for taken in self.taken)
         return self._call
 
     def _fill(self, call: Call) -> None:

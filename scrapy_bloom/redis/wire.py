@@ -99,7 +99,7 @@ class Call:
         take: most requests to take.
         room: most bytes of them, after the first one.
         through: whether ``start()`` is through: what it might yield may be put back, too.
-        risky: whether this worker has a risky request.
+        risky: whether this worker has a request that goes to the failed list with its next death.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
         lost: requests that have failed.
         restored: members of failed requests to put back, by their keys on the list; empty for those

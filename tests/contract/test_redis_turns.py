@@ -17,6 +17,7 @@ from scrapy_bloom.redis import key as keys
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import MOST_TRIES
 
 SECOND = Pace(1.0, 0.0)
 CLOCKS = 0.1
@@ -277,7 +278,7 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
         if member[2:3] == b"a":
             at = 2 + 1 + 17
             client.zrem(base + "queue", member)
-            risky = member[:at] + bytes([keys.RISKY]) + member[at + 1 :]
+            risky = member[:at] + bytes([MOST_TRIES - 1]) + member[at + 1 :]
             client.zadd(base + "queue", {risky: 0})
     taken = worker.exchange(9).taken
     assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones
