@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Show a crawl until Ctrl-C; with --once, as JSON and in a pipe only once."""
     # Imported only here: rich is an extra.
-    from scrapy_bloom.commands.screen import as_plain_text, draw  # noqa: PLC0415
+    from scrapy_bloom.commands.screen import as_plain_text, draw
 
     interval = _read_interval("--interval", args.interval)
     target = target_of(project, args.target)
