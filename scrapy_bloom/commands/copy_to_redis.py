@@ -29,10 +29,11 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import Call, SharedKey, delete, in_calls
+from scrapy_bloom.redis.key import SharedKey, delete
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Listed, Reader
+from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import Worker
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size

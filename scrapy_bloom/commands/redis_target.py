@@ -25,11 +25,12 @@ from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.header import State
-from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete, in_calls
+from scrapy_bloom.redis.key import SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import KEY_BLOCKS, Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
+from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import REDIS_TIMEOUT
 

@@ -18,7 +18,6 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from scrapy import signals
-from scrapy.utils.misc import load_object
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
@@ -29,12 +28,11 @@ from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
 from scrapy_bloom.crawl.report import give_up
-from scrapy_bloom.crawl.scrapy.downloads import Downloads, has_queues_by_slot
+from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import Answer, Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
@@ -51,6 +49,7 @@ from scrapy_bloom.redis.reporting import (
 )
 from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.redis.wire import Answer, Call, Ending, Lost
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:
@@ -77,13 +76,10 @@ class RedisBackend(Backend):
         self._crawler, self._spider = crawler, crawl.spider
         self._report, self._engine = report, engine
         self._identifier = crawl.identifier
-        self._queue, self._reading = queue, reading
+        self._queue, self._shared, self._reading = queue, queue.shared, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
-        by_host = bool(
-            has_queues_by_slot(load_object(crawler.settings["SCHEDULER_PRIORITY_QUEUE"]))
-        )
         self._downloads = Downloads(crawler)
-        self._turns = Turns(engine, self._downloads, report, by_host=by_host)
+        self._turns = Turns(engine, self._downloads, report)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, crawl.in_flight, most)
         self._starts = StartRunner(engine, crawl.spider, queue)
@@ -109,7 +105,7 @@ class RedisBackend(Backend):
         return cls(crawl, queue, reading)
 
     def __len__(self) -> int:
-        return len(self._turns) + self._queue.offering + self._queue.waiting
+        return len(self._turns) + self._queue.offering + self._shared.counts.waiting
 
     # Marks and requests
 
@@ -133,10 +129,10 @@ class RedisBackend(Backend):
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
-        return self._queue.knows(mark) or self._in_memory.has(mark)
+        return self._shared.knows(mark) or self._in_memory.has(mark)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
-        is_there = max_age is None and mark not in self._forgetting and self._queue.knows(mark)
+        is_there = max_age is None and mark not in self._forgetting and self._shared.knows(mark)
         return is_there or self._in_memory.has(mark, max_age)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
@@ -175,27 +171,21 @@ class RedisBackend(Backend):
         if not self._queue.has_lease:  # what was taken may be another worker's by now
             self._soon(upkeep.RETRY)
             return None
-        ready = None
         while (taken := self._turns.pop()) is not None:
             try:
                 request = self._reading.request(taken.body, self._spider)
             except Exception as error:  # third-party code and data
-                self._queue.release(taken, "unreadable")
+                self._queue.refuse(taken)
                 log_unreadable(self._report, error)
                 if isinstance(error, Refused):
                     warn_of_refused(self._report, error)
                 continue
-            if taken.slot or not (until := self._turns.held_until(request)):
-                self._turns.begin(request, taken)
-                ready = request, taken
-                break
-            self._queue.postpone(taken, until)
-            self._urge()
-        if ready is not None:
+            self._turns.begin(request, taken)
             self._look_if_low()
-        elif self._turns.is_urgent:
+            return request, taken
+        if self._turns.is_urgent:
             self._urge()
-        return ready
+        return None
 
     def release(
         self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
@@ -207,7 +197,7 @@ class RedisBackend(Backend):
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Report with the next call that a request has failed."""
-        read, name = self._reading.fields, self._queue.shared.name
+        read, name = self._reading.fields, self._shared.name
         failed = Failed.of(taken.body, reason, time.time(), name, read=read)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
@@ -221,7 +211,7 @@ class RedisBackend(Backend):
         self._queue.fail(taken, Lost(taken.id, start, listed, (*way,)))
 
     def account(self) -> Account:
-        counts, here = self._queue.counts, self._queue.taken
+        counts, here = self._shared.counts, len(self._queue.taken)
         return Account(
             done=counts.done,
             redirected=counts.redirected,
@@ -241,7 +231,7 @@ class RedisBackend(Backend):
         for taken in self._turns.take_unused():
             self._queue.give_back_turn(taken)
         for taken in self._turns.take_returning():
-            self._queue.release(taken, "back")
+            self._queue.put_back(taken)
         self._look_if_low()
 
     # Download slots
@@ -353,7 +343,7 @@ class RedisBackend(Backend):
             return
         self._turns.add(answer.taken)
         self._turns.heed(answer.held)
-        self._pacing.note_called(call, answer, self._queue.waiting)
+        self._pacing.note_called(call, answer, self._shared.counts.waiting)
 
     def _start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, forget what is in no server, run ``start()``.
@@ -380,7 +370,7 @@ class RedisBackend(Backend):
         self._stopped = True
         self._starts.stop()
         for taken in reversed(self._turns.take_all()):
-            self._queue.release(taken, "back")
+            self._queue.put_back(taken)
 
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
@@ -396,11 +386,11 @@ class RedisBackend(Backend):
 
     @property
     def later(self) -> int:
-        return self._queue.counts.later
+        return self._shared.counts.later
 
     def pending(self) -> bool:
         here = len(self._turns) or self._starts.running or self._queue.has_work
-        return bool(here or (self._queue.waiting and not self._pacing.rests))
+        return bool(here or (self._shared.counts.waiting and not self._pacing.rests))
 
     @property
     def over(self) -> bool:
@@ -413,26 +403,26 @@ class RedisBackend(Backend):
         return self._turns.next_start
 
     def resting(self) -> tuple[int, float]:
-        return self._queue.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
+        return self._shared.counts.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
 
     def note_idle(self) -> None:
         """Look for requests, and log if others have had them for longer than most pages take."""
         self._soon(self._pacing.until_look())
-        now, taken = time.monotonic(), self._queue.counts.taken
+        now, taken = time.monotonic(), self._shared.counts.taken
         self._idle_since = min(self._idle_since, now)
         # It has waited for longer than most pages take.
         if taken and now > max(
             self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
         ):
             self._wait_logged = now
-            log_waiting(self._report, self._queue)
+            log_waiting(self._report, self._shared)
 
     def info(self) -> FilterInfo:
-        return self._queue.shared.info()
+        return self._shared.info()
 
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
-        return describe_crawl(self._queue.shared)
+        return describe_crawl(self._shared)
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)

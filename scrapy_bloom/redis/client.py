@@ -75,7 +75,8 @@ _TAKES_NO_WRITES: Final = re.compile(
 
 _FORBIDDEN: Final = re.compile(r"\bNOPERM\b|can't run this command|ACL failure")
 _FINAL: Final = re.compile(
-    rf"{_FORBIDDEN.pattern}|\bWRONGTYPE\b|[Uu]nknown (Redis |sub)?command",
+    rf"{_FORBIDDEN.pattern}|\bWRONGTYPE\b|[Uu]nknown (Redis |sub)?command"
+    rf"|\bcompiling script\b|\bnonexistent global\b",
 )
 """Errors that do not pass, even of a server that has worked before."""
 
@@ -87,7 +88,7 @@ _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
     "ask": ("_bits",),
-    "call": (*_REQUESTS, "_bits", "_marks"),
+    "call": (*_REQUESTS, "_take", "_bits", "_marks"),
     "mark": ("_bits", "_marks"),
     "upkeep": ("_bits",),
 }

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import KNOWN, Call, SharedKey, Surprise, ask, delete
+from scrapy_bloom.redis.key import KNOWN, SharedKey, Surprise, ask, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (
@@ -272,9 +273,7 @@ class RedisFilter:
         :raises BackendError: if Redis is unavailable.
         """
         deleted = self.delete()
-        self.shared.epoch = ""  # it has deleted or left what it had
-        self.shared.open()
-        self.shared.prepare()
+        self.shared.begin_anew()
         return deleted
 
     def delete(self) -> bool:
@@ -365,7 +364,7 @@ class RedisFilter:
         unanswered = self.shared.unanswered
         if unanswered is not None and unanswered.entries[0].op == "x":
             self._answer(unanswered)
-        self.shared.unanswered = None
+        self.shared.give_up()
         return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
 
     def _answer(self, call: Call) -> list[bool]:

@@ -10,44 +10,28 @@ from __future__ import annotations
 
 import logging
 import secrets
-import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from operator import attrgetter, itemgetter
-from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from scrapy_bloom.crawl.account import Account
-from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Ended
-from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
-from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, Counts, State, refusal
+from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
 from scrapy_bloom.redis.known import Known
-from scrapy_bloom.redis.member import SECOND, Entry, Taken, with_length
+from scrapy_bloom.redis.member import SECOND, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
+from scrapy_bloom.redis.wire import Answer, Call, pack
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
 
-_Item = TypeVar("_Item")
-
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
-
-MOST_BYTES: Final = 1_000_000
-"""Most bytes of requests in one call, to and fro, so that it completes in time over a slow link.
-
-A single request may be larger.
-"""
-
-RISKY: Final = MOST_TRIES - 1
-"""A worker holds only one request at a time with this many failed tries."""
 
 _NO_REQUESTS: Final = (
     ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
@@ -68,16 +52,7 @@ _DOUBLED: Final = 4
 AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
-_PACE: Final = struct.Struct(">dd")  # delay, jitter
-_SECONDS: Final = struct.Struct(">d")
-_LENGTH: Final = struct.Struct(">H")  # of a slot
-_BODY: Final = struct.Struct(">I")  # its length
-_LOST: Final = struct.Struct(">8sB")  # id, length of the key
-_START: Final = struct.Struct(">H16s")  # number of the entry, what identifies the request
-_ENDINGS: Final = {Ended.DONE: b"d", Ended.REDIRECTED: b"r"}  # others count as nothing
 _YES: Final = ord("1")
-_MOST_KIND: Final = 1000  # bytes of a reason
-
 
 _LOSSES: Final = {
     "dead": "it missed its lease, and what it had is back in the queue",
@@ -96,116 +71,6 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
     def __init__(self, answer: bytes) -> None:
         super().__init__(_LOSSES[answer.decode()])
         self.only_dead = answer == b"dead"
-
-
-class Ending(NamedTuple):
-    """How pages have ended that have not failed.
-
-    Attributes:
-        ended: as what they count.
-        status: to be counted, too; empty for none.
-        start: identifies the start request that it stands for, if one that is not filtered.
-    """
-
-    ended: Ended = Ended.DONE
-    status: str = ""
-    start: bytes = b""
-
-
-DONE: Final = Ending()
-
-
-class Lost(NamedTuple):
-    """A request that has failed.
-
-    Attributes:
-        id: of what was taken.
-        start: identifies the start request that it stands for, if one that is not filtered.
-        failed: what is listed. Its body is the member to put back.
-        way: marks of where redirects led, to be forgotten.
-    """
-
-    id: bytes
-    start: bytes
-    failed: Failed
-    way: tuple[bytes, ...] = ()
-
-    def packed(self) -> bytes:
-        """Return it as the scripts read it."""
-        kind, row = self.failed.kind.encode()[:_MOST_KIND], self.failed.pack()
-        head = _LOST.pack(self.id, len(self.start)) + self.start
-        given_up = bytes([self.failed.given_up])
-        return head + given_up + _LENGTH.pack(len(kind)) + kind + _BODY.pack(len(row)) + row
-
-
-@dataclass(eq=False)
-class Call:
-    """One call, which is repeated until it is answered.
-
-    Attributes:
-        entries: at most :data:`plan.BATCH`.
-        take: most requests to take.
-        room: most bytes of them, after the first one.
-        through: whether ``start()`` is through: what it might yield may be put back, too.
-        risky: whether this worker has a risky request.
-        ended: ids of requests that have ended, by how; empty ones for those that were in memory.
-        lost: requests that have failed.
-        restored: members of failed requests to put back, by their keys on the list; empty for those
-            that count as done.
-        back: ids of those that this worker has not begun.
-        unreadable: ids of those that it could not read.
-        unused: ids of those whose turns were not used, the latest first.
-        default: the pace of slots that have no other.
-        paces: of other slots, if they have changed.
-        busy: slots of which this worker has enough.
-        holds: slots to be left alone, each until when, by ``time.monotonic()``.
-        postponed: ids of requests that are to wait, each until when; likewise.
-        tries: how often it was sent.
-    """
-
-    entries: list[Entry] = field(default_factory=list)
-    take: int = 0
-    room: int = MOST_BYTES
-    through: bool = False
-    risky: bool = False
-    ended: dict[Ending, list[bytes]] = field(default_factory=dict)
-    lost: list[Lost] = field(default_factory=list)
-    restored: dict[bytes, bytes] = field(default_factory=dict)
-    back: list[bytes] = field(default_factory=list)
-    unreadable: list[bytes] = field(default_factory=list)
-    unused: list[bytes] = field(default_factory=list)
-    default: Pace = UNPACED
-    paces: dict[bytes, Pace] = field(default_factory=dict)
-    busy: Sequence[bytes] = ()
-    holds: dict[bytes, float] = field(default_factory=dict)
-    postponed: list[tuple[bytes, float]] = field(default_factory=list)
-    tries: int = 0
-
-
-class Answer(NamedTuple):
-    """The answer to a call.
-
-    Attributes:
-        verdicts: for each entry whether its page was there; False for those without a fingerprint.
-        taken: the requests that this worker has taken.
-        next_turn: seconds until more can be taken; infinite if nothing waits.
-        held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
-            changed: where hosts share one slot, and for requests that are only in memory, nothing
-            else says so.
-        void: whether there was a surprise instead: what was taken before is no longer ours.
-        fetched_again: how many failed requests of earlier runs this run has put back, with the
-            last of them.
-        start_over: whether the server has lost something, too. What this worker has taken and not
-            begun must be offered again, and ``start()`` must run again.
-    """
-
-    verdicts: Sequence[tuple[Entry, bool]] = ()
-    taken: Sequence[Taken] = ()
-    next_turn: float = inf
-    held: Mapping[bytes, float] = MappingProxyType({})
-    fetched_again: int = 0
-    void: bool = False
-    start_over: bool = False
 
 
 class SharedKey:
@@ -322,7 +187,7 @@ class SharedKey:
         name = name or new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
-        self._heard = 0.0  # the number of the last holds that it was told
+        self._heard = b"0"  # what came with the last holds that it was told
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -349,30 +214,19 @@ class SharedKey:
             assert self.unanswered is None  # its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        report, digits, held, self._slices, *values = self._send(call)
-        if held:
-            (self._heard,) = _SECONDS.unpack_from(held)
-        numbers = report.split()
-        now, next_turn, queued, failed, *ended, fetched_again = map(int, numbers[9:])
-        counts = Counts(*map(int, numbers[:8]), *ended)
-        seen = iter(digits)
-        answer = Answer(
-            [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
-            [Taken.read(value, now) for value in values],
-            next_turn / SECOND if next_turn >= 0 else inf,
-            dict(_read_holds(held)),
-            fetched_again,
-        )
-        self._note_swept(queued, failed)
+        answer = Answer.read(call, self._send(call))
+        self._slices = answer.slices
+        self._heard = answer.heard or self._heard
+        self._note_swept(answer.requeued, answer.given_up)
         self._answered, self.unanswered, self.comes = self._number, None, False
         self.renewed = before
-        if counts.forgotten != self.counts.forgotten or before >= self._known_until:
+        if answer.counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
-        self._known_until = before + float(numbers[8])
-        self.counts = counts
+        self._known_until = before + answer.expires
+        self.counts = answer.counts
         return answer
 
-    def _send(self, call: Call) -> list[bytes]:
+    def _send(self, call: Call) -> list[Any]:
         """Run the script for a call, once its marks have a slice with all its keys.
 
         :returns: what it answers.
@@ -382,7 +236,7 @@ class SharedKey:
         call.tries += self._worker.usable.is_set()
         while True:
             word, *parts = self._worker.run(
-                "mark" if plain else "call", self._key, *self._arguments(call, plain=plain)
+                "mark" if plain else "call", self._key, self._say(call, plain=plain)
             )
             if word != b"slices":
                 break
@@ -404,6 +258,16 @@ class SharedKey:
         if self._forgotten > self.counts.forgotten or time.monotonic() >= self._known_until:
             self.known.clear()
         return fingerprint in self.known
+
+    def give_up(self) -> None:
+        """Repeat the unanswered call no more; what it asked has no answer."""
+        self.unanswered = None
+
+    def begin_anew(self) -> None:
+        """Open the key after this worker has deleted or left what was there."""
+        self.epoch = ""
+        self.open()
+        self.prepare()
 
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
@@ -499,99 +363,25 @@ class SharedKey:
         )
         return Account(done, redirected, failed, waiting + others, 0, reasons, statuses)
 
-    def _arguments(self, call: Call, *, plain: bool) -> list[object]:
-        marked = [
-            (entry.fingerprint, entry.max_age)
-            for entry in call.entries
-            if entry.fingerprint is not None
-        ]
-        ops = "".join([entry.op for entry in call.entries])
-        ages = [f"{item}:{age}" for item, (_, age) in enumerate(marked, 1) if age is not None]
-        marks = (
-            ops,
-            b"".join([self.probe(fingerprint) for fingerprint, _ in marked]),
-            " ".join(ages),
-        )
-        numbers = f"{self._number} {self._answered} {upkeep.LEASE}"
-        if plain:
-            return [*self._lives, numbers, *marks]
-        more = (
-            *(call.take, call.room, int(call.through)),
-            *(MOST_TRIES, RISKY, int(call.risky), *call.default, AHEAD, int(self.comes)),
-        )
-        now = time.monotonic()
-        waits = [
-            f"{number}:{entry.due - now:.6f}"
-            for number, entry in enumerate(call.entries, 1)
-            if entry.due > now
-        ]
-        queued = [entry.queued for entry in call.entries if entry.op in "fp"]
-        return [
-            *self._lives,
-            " ".join([numbers, *map(str, more)]),
-            *marks,
-            f"{self._heard:.0f}",
-            b"".join(_group(ending, ids) for ending, ids in call.ended.items()),
-            b"".join(lost.packed() for lost in call.lost),
-            b"".join(self.probe(mark) for lost in call.lost for mark in lost.way),
-            b"".join(
-                bytes([len(key)]) + key + _BODY.pack(len(member)) + member
-                for key, member in call.restored.items()
-            ),
-            b"".join(
-                _START.pack(number, entry.start)
-                for number, entry in enumerate(call.entries, 1)
-                if entry.start
-            ),
-            *(b"".join(ids) for ids in (call.back, call.unreadable, call.unused)),
-            b"".join(with_length(slot) + _PACE.pack(*pace) for slot, pace in call.paces.items()),
-            b"".join(map(with_length, call.busy)),
-            " ".join(waits),
-            b"".join(
-                with_length(slot) + _SECONDS.pack(max(0.0, until - now))
-                for slot, until in call.holds.items()
-            ),
-            b"".join(id_ + _SECONDS.pack(max(0.0, due - now)) for id_, due in call.postponed),
-            *(part for pair in queued for part in pair),
-        ]
-
-
-def _group(ending: Ending, ids: list[bytes]) -> bytes:
-    """Return pages that have ended in one way as the scripts read them."""
-    status, start, joined = ending.status.encode()[:_MOST_KIND], ending.start, b"".join(ids)
-    return b"".join(
-        (
-            *(_ENDINGS.get(ending.ended, b"n"), _LENGTH.pack(len(status)), status),
-            *(bytes([len(start)]), start, _LENGTH.pack(ids.count(b""))),
-            *(_BODY.pack(len(joined)), joined),
-        )
-    )
-
-
-def _read_holds(text: bytes) -> Iterator[tuple[bytes, float]]:
-    at, now = _SECONDS.size, time.monotonic()
-    while at < len(text):
-        (length,) = _LENGTH.unpack_from(text, at)
-        end = at + _LENGTH.size + length
-        yield text[at + _LENGTH.size : end], now + _SECONDS.unpack_from(text, end)[0]
-        at = end + _SECONDS.size
-
-
-def in_calls(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Yield items in batches, each as large as one call may be.
-
-    :param size: returns how many bytes one of them has.
-    """
-    batch: list[_Item] = []
-    total = 0
-    for item in items:
-        total += size(item)
-        if batch and (total > MOST_BYTES or len(batch) == BATCH):
-            yield batch
-            batch, total = [], size(item)
-        batch.append(item)
-    if batch:
-        yield batch
+    def _say(self, call: Call, *, plain: bool) -> bytes:
+        epoch, worker = self._lives
+        said: dict[str, Any] = {
+            "epoch": epoch,
+            "worker": worker,
+            "number": self._number,
+            "answered": self._answered,
+            "lease": upkeep.LEASE,
+            **call.marks(self.probe),
+        }
+        if not plain:
+            said |= {
+                "comes": self.comes,
+                "heard": self._heard,
+                "most": MOST_TRIES,
+                "ahead": AHEAD,
+                **call.requests(self.probe),
+            }
+        return pack(said)
 
 
 def ask(

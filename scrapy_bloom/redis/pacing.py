@@ -12,8 +12,8 @@ from scrapy_bloom.redis.upkeep import GATHER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
-    from scrapy_bloom.redis.key import Answer, Call
     from scrapy_bloom.redis.turns import Turns
+    from scrapy_bloom.redis.wire import Answer, Call
 
 _RECENT: Final = 1.0
 """Besides what it can begin, a worker takes half of what it has ended in so many seconds."""

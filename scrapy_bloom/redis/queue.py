@@ -1,4 +1,6 @@
-"""The requests of a crawl in Redis, shared by any number of workers, with the marks of their pages.
+"""What one worker says to Redis, call by call, and what it has taken there.
+
+The backend decides what to say and when; the key below says it, and knows what the server told.
 
 A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
 taken by a worker, on the failed list, or done. One call marks it and queues it, so mark and request
@@ -20,26 +22,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.header import Counts
-from scrapy_bloom.redis.key import (
-    DONE,
-    RISKY,
-    Answer,
-    Call,
-    Ending,
-    Lost,
-    SharedKey,
-    Surprise,
-)
+from scrapy_bloom.redis.key import SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
+from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.loop import Pulse
@@ -53,7 +46,7 @@ _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
 
 class SharedQueue:
-    """One worker's access to the requests and marks of a crawl.
+    """One worker's side of a crawl: what it says next, and what it has taken.
 
     :param worker: runs the scripts.
     :param key: of the filter.
@@ -65,8 +58,9 @@ class SharedQueue:
         worker: as given.
         next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
+        taken: requests that this worker has taken and not reported, as far as is known.
         surprises: how often the server has lost something, or this worker its lease.
-        shared: the worker at the key.
+        shared: makes the calls, and says how many requests there are and which marks are known.
         pulse: of the event loop. If that is blocked for :data:`upkeep.BLOCKED`, this worker gives
             up its lease. None if it may be blocked for as long as it likes.
     """
@@ -80,16 +74,12 @@ class SharedQueue:
         self.shared.prepare()
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
-        self._taken: set[Taken] = set()
+        self.taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
         self.pulse: Pulse | None = None
         worker.start_heartbeats(self._keep_alive)
 
     # What is sent
-
-    def knows(self, fingerprint: bytes) -> bool:
-        """Return whether this worker knows, without asking, that a page was let through."""
-        return self.shared.knows(fingerprint)
 
     def offer(self, entry: Entry) -> None:
         """Send an entry with one of the next exchanges."""
@@ -101,52 +91,37 @@ class SharedQueue:
 
         :param taken: None for one that was only in memory.
         """
-        if taken is None or self.still_ours(taken):
-            ids = self.next_call.ended.setdefault(ending, [])
-            ids.append(b"" if taken is None else taken.id)
-            if taken is not None:
-                self._taken.discard(taken)
+        if taken is None or self._had(taken):
+            self.next_call.ended.setdefault(ending, []).append(taken.id if taken else b"")
 
     def fail(self, taken: Taken, lost: Lost) -> None:
         """Report that a request has failed, if this worker still has it."""
-        if self.still_ours(taken):
-            self._taken.discard(taken)
+        if self._had(taken):
             self.next_call.lost.append(lost)
 
-    def release(self, taken: Taken, how: Literal["back", "unreadable"]) -> None:
-        """Let go of a request that was taken, if this worker still has it.
+    def put_back(self, taken: Taken) -> None:
+        """Put back a request that was not begun, if this worker still has it."""
+        if self._had(taken):
+            self.next_call.back.append(taken.id)
 
-        :param how: the list of the next call that its id goes to.
-        """
-        if self.still_ours(taken):
-            self._taken.discard(taken)
-            getattr(self.next_call, how).append(taken.id)
+    def refuse(self, taken: Taken) -> None:
+        """Leave a request to workers that can read it, if this one still has it."""
+        if self._had(taken):
+            self.next_call.unreadable.append(taken.id)
 
-    def postpone(self, taken: Taken, due: float) -> None:
-        """Let a request that was taken wait: its host is left alone.
-
-        :param due: until when, by ``time.monotonic()``.
-        """
-        if self.still_ours(taken):
-            self._taken.discard(taken)
-            self.next_call.postponed.append((taken.id, due))
+    def _had(self, taken: Taken) -> bool:
+        """Let go of a request; return whether this worker still had it, as far as is known."""
+        ours = taken in self.taken
+        self.taken.discard(taken)
+        return ours
 
     def give_back_turn(self, taken: Taken) -> None:
         """Give back the turn of a request that was not sent; say so before it is done.
 
         Of several requests of a slot, the latest goes first.
         """
-        if self.still_ours(taken):
+        if taken in self.taken:
             self.next_call.unused.append(taken.id)
-
-    def still_ours(self, taken: Taken) -> bool:
-        """Return whether this worker still has a request that it took, as far as is known."""
-        return taken in self._taken
-
-    @property
-    def taken(self) -> int:
-        """How many requests this worker has taken and not reported."""
-        return len(self._taken)
 
     @property
     def is_full(self) -> bool:
@@ -158,18 +133,7 @@ class SharedQueue:
         """Whether there is anything to send."""
         call = self.next_call
         ended = call.ended, call.lost, call.back, call.unreadable
-        others = call.unused, call.postponed, call.holds
-        return self._call is not None or bool(self._buffer) or any(ended + others)
-
-    @property
-    def counts(self) -> Counts:
-        """How many requests there are, as last reported."""
-        return self.shared.counts
-
-    @property
-    def waiting(self) -> int:
-        """How many requests no worker has, as last reported."""
-        return self.counts.waiting
+        return bool(self._call or self._buffer or any(ended) or call.unused or call.holds)
 
     @property
     def has_lease(self) -> bool:
@@ -208,7 +172,7 @@ class SharedQueue:
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
-            call.risky = any(taken.tries >= RISKY for taken in self._taken)
+            call.risky = any(taken.tries >= MOST_TRIES - 1 for taken in self.taken)
         return self._call
 
     def _fill(self, call: Call) -> None:
@@ -255,9 +219,9 @@ class SharedQueue:
             # Entries and paces are sent again. What was taken is no longer ours.
             self._buffer.extendleft(reversed(call.entries))
             self.next_call = Call(paces=call.paces | self.next_call.paces)
-            self._taken = set()
+            self.taken = set()
             return
-        self._taken.update(answer.taken)
+        self.taken.update(answer.taken)
         self.offering -= len(call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
@@ -272,7 +236,7 @@ class SharedQueue:
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after a call."""
-        counts = self.counts
+        counts = self.shared.counts
         return not (self.has_work or counts.waiting or counts.taken or counts.more)
 
     def _keep_alive(self) -> None:
@@ -295,7 +259,7 @@ class SharedQueue:
         """
         account = None
         try:
-            account = self.shared.leave(self._taken)
+            account = self.shared.leave(self.taken)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()

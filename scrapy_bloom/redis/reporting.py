@@ -82,10 +82,10 @@ def report_crawl(
     shared, example = queue.shared, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
     writers = (json.loads(plan.writer) for plan in (shared.state.plan, shared.plan))
     warn_of_another(shared.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
-    items, counts = queue.shared.state.items, queue.counts
+    items, counts = shared.state.items, shared.counts
     if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-        report.finished(queue.shared.place, items, way)
+        report.finished(shared.place, items, way)
     report.explained |= bool(counts.waiting or counts.taken or counts.failed)
 
 
@@ -121,7 +121,7 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
-def log_waiting(report: Report, queue: SharedQueue) -> None:
+def log_waiting(report: Report, shared: SharedKey) -> None:
     """Log that other workers have all there is to fetch, once they are known."""
 
     def log(holders: list[tuple[str, int, float]]) -> None:
@@ -132,13 +132,13 @@ def log_waiting(report: Report, queue: SharedQueue) -> None:
         if others := len(holders) - len(named):
             named.append(f"{counted(others, 'other worker')}")
         report.info(
-            f"Nothing to fetch right now: waiting for {counted(queue.counts.taken, 'request')} in"
+            f"Nothing to fetch right now: waiting for {counted(shared.counts.taken, 'request')} in"
             f" flight ({'; '.join(named)}). If a worker was killed, its requests come back when its"
             f" lease ends."
         )
 
     # What fails has been logged.
-    run_beside(queue.shared.holders).addCallbacks(log, lambda _: None)
+    run_beside(shared.holders).addCallbacks(log, lambda _: None)
 
 
 def warn_of_failed(report: Report, account: Account, spider: str) -> None:
@@ -156,13 +156,13 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     worker = queue.worker
     for stat, value in (
         (stats.REQUEUED, worker.requeued),
-        (stats.FAILED_LIST, queue.counts.failed),
+        (stats.FAILED_LIST, queue.shared.counts.failed),
         (stats.FROM_BACKEND["outages"], worker.outages),
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
     # What was sent may be there, and its answer lost.
-    report.set(stats.WAITING, queue.waiting + queue.offering)
+    report.set(stats.WAITING, queue.shared.counts.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
 
 

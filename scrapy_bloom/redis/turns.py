@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -63,24 +64,29 @@ _MOST_SLOTS: Final = 10_000
 """How many slots are remembered that this worker has no request of."""
 
 
+class _Use(Enum):
+    """Whether the turns of a slot are used, as far as this worker knows."""
+
+    UNKNOWN = auto()  # no request of it was sent to it yet
+    PACED = auto()  # some were, here or elsewhere
+    UNPACED = auto()  # the server was told that none is
+
+
 @dataclass(eq=False, slots=True)
 class _Slot:
     """What this worker knows of a download slot.
 
     Attributes:
-        unused: how many of its turns in a row were not used.
-        used: whether a request of it was ever sent to it, as far as is known.
+        use: of its turns.
+        unused: how many of them in a row were not used.
         agreed: its delay as this worker has last told or heard it; None for neither.
         told: when this worker told it, by ``time.monotonic()``.
-        returned: whether the last request went back because its turn had passed. The next one is
-            sent in any case, or a process that is always late would send nothing.
     """
 
+    use: _Use = _Use.UNKNOWN
     unused: int = 0
-    used: bool = False
     agreed: float | None = None
     told: float = 0.0
-    returned: bool = False
 
 
 class Turns:
@@ -89,17 +95,13 @@ class Turns:
     :param engine: knows which requests it still has.
     :param downloads: the downloader's slots.
     :param report: writes to the log.
-    :param by_host: whether slots without a delay are served in turn, too; else they are one.
 
     Attributes:
         holds: slots that are left alone, as far as this worker knows.
     """
 
-    def __init__(
-        self, engine: Engine, downloads: Downloads, report: Report, *, by_host: bool
-    ) -> None:
-        self._engine, self._downloads = engine, downloads
-        self._report, self._by_host = report, by_host
+    def __init__(self, engine: Engine, downloads: Downloads, report: Report) -> None:
+        self._engine, self._downloads, self._report = engine, downloads, report
         self._numbers = itertools.count()
         self._ready: list[tuple[float, int, Taken]] = []
         self._slots: dict[bytes, _Slot] = {}
@@ -109,6 +111,9 @@ class Turns:
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
         self._returning: list[Taken] = []
+        # Slots whose last request went back because its turn had passed. The next one is sent in
+        # any case, or a process that is always late would send nothing.
+        self._late: set[bytes] = set()
         self._stuck: set[str] = set()  # slots in which requests wait without a turn
         self.holds: Holds[bytes] = Holds()
 
@@ -117,10 +122,13 @@ class Turns:
         return len(self._ready)
 
     def slot_for(self, request: Request) -> bytes:
-        """Return the slot under which the queue files a request; empty if it is not paced."""
+        """Return the slot under which the queue files a request; empty if that is unknown."""
         try:
             key = self._engine.slot_of(request)
-            paced = self._by_host or self._downloads.pace_of(key).delay
+            slot = _name(key)
+            if slot not in self._announced and self._downloads.is_configured(key):
+                self._announced.add(slot)
+                self._paces[slot] = self._downloads.pace_of(key)
         except Exception as error:  # it reads the meta; raising would lose the page
             self._report.once(
                 logging.ERROR,
@@ -129,13 +137,8 @@ class Turns:
                 request,
                 error,
             )
-            return b""
-        if not paced:
-            return b""
-        slot = _name(key)
-        if slot not in self._announced and self._downloads.is_configured(key):
-            self._announced.add(slot)
-            self._paces[slot] = self._downloads.pace_of(key)
+            slot = b""
+            self._paces[slot] = UNPACED
         return slot
 
     # Requests that have not begun
@@ -162,9 +165,9 @@ class Turns:
         now = time.monotonic()
         while self._ready and self._ready[0][0] <= now + _EARLY:
             taken = heapq.heappop(self._ready)[-1]
-            if not _is_late(taken, now) or self._slots.setdefault(taken.slot, _Slot()).returned:
+            if not _is_late(taken, now) or taken.slot in self._late:
                 return taken
-            self._slots[taken.slot].returned = True
+            self._late.add(taken.slot)
             self._returning.append(taken)
         return None
 
@@ -211,9 +214,10 @@ class Turns:
         """Record that the engine has a request."""
         if taken.slot:
             slot = self._slots.setdefault(taken.slot, _Slot())
-            slot.returned = False
-            if slot.agreed == 0 and taken.delay and taken.start > slot.told + _TAKES_EFFECT:
-                slot.used = True  # another worker has told its pace again: it sends requests to it
+            self._late.discard(taken.slot)
+            told_again = taken.delay and taken.start > slot.told + _TAKES_EFFECT
+            if slot.use is _Use.UNPACED and told_again:  # by a worker that sends requests to it
+                slot.use = _Use.PACED
             self._begun[request] = taken
 
     def reach(self, request: Request) -> None:
@@ -226,7 +230,7 @@ class Turns:
         if _name(key) != taken.slot:
             self._waste(taken, is_elsewhere=True)
             return
-        self._slots[taken.slot].unused, self._slots[taken.slot].used = 0, True
+        self._slots[taken.slot].unused, self._slots[taken.slot].use = 0, _Use.PACED
         if taken.delay:
             if taken.listed and self._downloads.adjusts:
                 self._downloads.set_delay(key, taken.delay, is_first=True)
@@ -256,6 +260,7 @@ class Turns:
             self._reached.discard(request)
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
+            self._late.clear()
         return len(ended)
 
     def _tell(self, taken: Taken) -> None:
@@ -281,7 +286,7 @@ class Turns:
         self._unused.append(taken)
         slot = self._slots[taken.slot]
         slot.unused += 1
-        if slot.unused >= _UNUSED and (is_elsewhere or not slot.used):
+        if slot.unused >= _UNUSED and (is_elsewhere or slot.use is not _Use.PACED):
             self._paces[taken.slot] = UNPACED
             self._report.once(
                 logging.INFO,
@@ -305,6 +310,8 @@ class Turns:
             if name in self._slots:
                 slot = self._slots[name]
                 slot.agreed, slot.told = round(pace.delay, 3), time.monotonic()
+                if not pace.delay:
+                    slot.use = _Use.UNPACED
         return paces
 
     def take_unused(self) -> list[Taken]:

@@ -17,10 +17,10 @@ from support.redis_plan import name_of
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Reason
-from scrapy_bloom.redis.key import Call, Ending, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.wire import Call, Ending, Lost
 
 HOUR = 3600
 
@@ -69,7 +69,7 @@ def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
     assert told[:5] == (3, 1, 2, 1, 1)
     assert told.reasons == {"503": 1, "ValueError in parse": 1}
     assert told.statuses == {"404": 1}
-    counts = worker.queue.counts
+    counts = worker.queue.shared.counts
     assert (counts.done, counts.redirected, counts.failed) == (3, 1, 2)
     assert worker.queue.shared.leave(worker.have.values()) == told._replace(waiting=2, in_flight=0)
 
@@ -239,7 +239,7 @@ def test_what_nobody_could_read_is_tried_again_by_the_next_run(server, key):
     with Crawler(server.url, key) as old:
         old.offer("a")
         old.take(1)
-        old.queue.release(old.have.pop("a"), "unreadable")
+        old.queue.refuse(old.have.pop("a"))
         old.say()
         all_are_well(server, key)
         old.queue.shared.beat()
@@ -260,7 +260,7 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     while not worker.queue.is_over():
         answer = worker.exchange(40)
         told += answer.fetched_again
-        failed = worker.queue.counts.failed
+        failed = worker.queue.shared.counts.failed
         assert before - failed < 100  # one walk of a hash may return some more than asked for
         before = failed
         order += [each.body.decode() for each in answer.taken]
@@ -331,7 +331,7 @@ def test_no_run_begins_if_one_of_those_gives_a_sign(server, join, key, sign):
             two.queue.shared.beat()
         assert two.take(9) == ["b"]
         assert run_of(server, key) == 1
-        assert two.queue.counts.more == 0
+        assert two.queue.shared.counts.more == 0
 
 
 def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(
@@ -348,7 +348,7 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         for since, failed in ((1, 2), (HOUR - 5, 2), (HOUR + 1, 1), (2 * HOUR, 1)):
             set_clock(1e9 + since)
             worker.exchange()
-            assert worker.queue.counts.failed == failed
+            assert worker.queue.shared.counts.failed == failed
             assert worker.queue.is_over() is (failed == 2)
         assert worker.take(9) == ["a"]
 

@@ -17,10 +17,11 @@ from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Call, SharedKey, Surprise, delete
+from scrapy_bloom.redis.key import SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]

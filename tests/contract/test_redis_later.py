@@ -50,8 +50,8 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("filtered", slot="b", wait=90, filtered=False)
     exchange = worker.exchange(9)
     assert names(exchange.taken) == ["soon"]
-    assert worker.queue.counts[:2] == (2, 1)
-    assert worker.queue.counts.later == 2
+    assert worker.queue.shared.counts[:2] == (2, 1)
+    assert worker.queue.shared.counts.later == 2
     assert exchange.next_turn == pytest.approx(60, abs=NEAR)
     assert not worker.queue.is_over()
     worker.queue.close()
@@ -61,7 +61,7 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     assert other.take(9) == ["later"]
     set_clock(NOW + 90 + NEAR)
     assert other.take(9) == ["filtered"]
-    assert other.queue.counts.later == 0
+    assert other.queue.shared.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
 
@@ -73,7 +73,7 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
     counts = []
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
-        counts.append(worker.queue.counts.later)
+        counts.append(worker.queue.shared.counts.later)
         assert (exchange.next_turn == 0) is bool(counts[-1])
     assert counts == [70, 20, 0]
     assert sorted(map(int, worker.have)) == [*range(120)]
@@ -137,7 +137,7 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker = join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     (first,) = worker.exchange(9).taken
-    worker.queue.release(first, "back")  # its turn would be now
+    worker.queue.put_back(first)  # its turn would be now
     hold(worker, b"a", 30)
     assert not worker.exchange(9).taken
     worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last
@@ -234,22 +234,6 @@ def test_more_hosts_than_an_answer_has_room_for_are_named_again(join, set_clock)
     set_clock(NOW + 110)
     one.queue.shared.beat()
     assert b"500" in other.exchange().held
-
-
-def test_what_was_taken_of_a_held_host_waits_and_keeps_its_place(server, key, join, set_clock):
-    worker = join()
-    worker.offer("a1", "a2", "b1")
-    first, second, _ = worker.exchange(3).taken
-    for each in (first, second):
-        worker.queue.postpone(each, time.monotonic() + 60)
-    worker.exchange()
-    assert worker.queue.counts.later == 2
-    assert not worker.exchange(9).taken
-    assert left(server, key) == (2, 1, 0)
-    worker.offer("c")
-    worker.say()
-    set_clock(NOW + 60 + NEAR)
-    assert worker.take(9) == ["a1", "a2", "c"]
 
 
 # The clock

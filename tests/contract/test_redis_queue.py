@@ -19,10 +19,10 @@ from support.waiting import until
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import Call
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import MOST_TRIES
 
 
@@ -63,7 +63,7 @@ def test_batches_larger_than_the_filter_are_taken_whole(join):
 def refuse(worker, *names):
     """Say that a worker cannot read these, of those that it has."""
     for name in names:
-        worker.queue.release(worker.have.pop(name), "unreadable")
+        worker.queue.refuse(worker.have.pop(name))
     worker.say()
 
 
@@ -363,4 +363,4 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
     worker.offer("a", "b")
     worker.queue.offer(Entry("x", mark_of("a"), source="a"))
     worker.say()
-    assert [worker.queue.knows(mark_of(page)) for page in "ab"] == [False, True]
+    assert [worker.queue.shared.knows(mark_of(page)) for page in "ab"] == [False, True]

@@ -17,6 +17,7 @@ from scrapy_bloom.redis import key as keys
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import MOST_TRIES
 
 SECOND = Pace(1.0, 0.0)
 CLOCKS = 0.1
@@ -76,8 +77,8 @@ def test_the_slowest_pace_holds_for_all_however_often_a_faster_worker_calls(join
     assert fast.take(2) == []
 
 
-def test_without_slots_there_is_one_order(join):
-    worker = join(SECOND)
+def test_a_slot_without_a_delay_keeps_one_order(join):
+    worker = join(UNPACED)
     worker.offer("low", priority=-1)
     worker.offer("high", priority=1)
     worker.offer("middle")
@@ -192,7 +193,7 @@ def test_what_is_put_back_gives_its_turn_back(join):
     worker.offer(*range(3), slot="a")
     taken = worker.exchange(3).taken
     for each in reversed(taken):
-        worker.queue.release(each, "back")
+        worker.queue.put_back(each)
     worker.exchange()
     again = worker.exchange(3).taken
     assert names(again) == names(taken)
@@ -287,7 +288,7 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
         if member[2:3] == b"a":
             at = 2 + 1 + 17
             client.zrem(base + "queue", member)
-            risky = member[:at] + bytes([keys.RISKY]) + member[at + 1 :]
+            risky = member[:at] + bytes([MOST_TRIES - 1]) + member[at + 1 :]
             client.zadd(base + "queue", {risky: 0})
     taken = worker.exchange(9).taken
     assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones

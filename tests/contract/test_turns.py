@@ -11,10 +11,10 @@ from scrapy.settings import Settings
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.redis import turns as module
-from scrapy_bloom.redis.key import Answer, Call
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
+from scrapy_bloom.redis.wire import Answer, Call
 from scrapy_bloom.values import LONGEST
 
 
@@ -44,7 +44,7 @@ class Downloader:
 class Worker:
     """A worker whose engine and downloader are led by a test."""
 
-    def __init__(self, monkeypatch, delay=1.0, *, adjusts=False, by_host=True, **per_slot):
+    def __init__(self, monkeypatch, delay=1.0, *, adjusts=False, **per_slot):
         self.now = 1000.0
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.active, self.lines = set(), []
@@ -60,7 +60,7 @@ class Worker:
             slot_of=self.downloader.get_slot_key,
         )
         report = SimpleNamespace(once=lambda *line: self.lines.append(line))
-        self.turns = Turns(engine, downloads, report, by_host=by_host)
+        self.turns = Turns(engine, downloads, report)
 
     def take(self, *starts, slot=b"a", delay=1.0, listed=False):
         """Take requests that start so many seconds from now."""
@@ -197,10 +197,9 @@ def test_slots_in_which_requests_wait_or_enough_are_sent_are_busy(worker):
     assert worker.turns.busy == []
 
 
-@pytest.mark.parametrize("by_host", [True, False])
-def test_slots_are_hosts_if_they_have_a_delay_or_take_turns(monkeypatch, by_host):
-    worker = Worker(monkeypatch, delay=0.0, by_host=by_host, slow={"delay": 3.0})
-    assert worker.turns.slot_for(Request("http://a/")) == (b"a" if by_host else b"")
+def test_the_configured_pace_of_a_slot_is_told_once(monkeypatch):
+    worker = Worker(monkeypatch, delay=0.0, slow={"delay": 3.0})
+    assert worker.turns.slot_for(Request("http://a/")) == b"a"
     assert not worker.turns.take_paces()
     slow = Request("http://a/", meta={"download_slot": "slow"})
     assert worker.turns.slot_for(slow) == b"slow"
@@ -278,18 +277,24 @@ def test_a_slot_that_is_left_alone_for_no_time_is_served(worker):
     assert worker.turns.pop() is taken
 
 
-def test_of_hosts_that_share_a_slot_those_that_are_left_alone_are_known(monkeypatch):
-    worker = Worker(monkeypatch, delay=0.0, by_host=False)
+def test_slots_that_other_workers_left_alone_are_known_until_they_are_not(monkeypatch):
+    worker = Worker(monkeypatch)
     request = Request("http://a/")
     assert worker.turns.held_until(request) == 0
     worker.turns.heed({b"a": worker.now + 60, b"b": worker.now + 90})
-    (taken,) = worker.take(0.0, slot=b"", delay=0.0)
-    assert worker.turns.pop() is taken
     assert worker.turns.held_until(request) == worker.now + 60
     worker.now += 60
     assert worker.turns.held_until(request) == 0
     worker.turns.heed({b"c": worker.now + 1})
     assert set(worker.turns.holds) == {b"b", b"c"}
+
+
+@pytest.mark.parametrize("key", [[], 5], ids=["not hashable", "no text"])
+def test_a_request_whose_slot_is_unknown_is_filed_without_a_pace(worker, key):
+    """Scrapy says what is wrong with it when it is sent."""
+    assert worker.turns.slot_for(Request("http://a/", meta={"download_slot": key})) == b""
+    assert worker.turns.take_paces() == {b"": UNPACED}
+    assert len(worker.lines) == 1
 
 
 @pytest.mark.parametrize("passed_over", [False, True])

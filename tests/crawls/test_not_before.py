@@ -305,10 +305,9 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
 
 @pytest.mark.redis
 @ensureDeferred
-@pytest.mark.parametrize("queue", [ROTATING, ONE_ORDER], ids=["rotating", "one order"])
 @pytest.mark.parametrize("spider", [Follower, Lambdas])
-async def test_all_workers_leave_a_host_alone(shared, queue, spider):
-    settings = {**shared, **queue, "CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 0.1}
+async def test_all_workers_leave_a_host_alone(shared, spider):
+    settings = {**shared, "CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 0.1}
     last = {str(number): [] for number in range(30, 60)}  # whatever is sent first, some are left
     with Pages(fan(*range(30), busy=busy(3), **last)) as pages:
         await both(settings, pages, spider)

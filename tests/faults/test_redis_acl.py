@@ -12,7 +12,7 @@ from support.queues import Crawler
 
 from scrapy_bloom import BackendError, RedisFilter
 from scrapy_bloom.redis.client import CLUSTER_COMMANDS, COMMANDS, READING_COMMANDS
-from scrapy_bloom.redis.key import Ending
+from scrapy_bloom.redis.wire import Ending
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "redis.md"
 
@@ -54,8 +54,8 @@ def use(url, key, **options):
         while len(two.have) < 4:
             two.take(6)
         back, unreadable, done, failed, *_ = two.have.values()
-        two.queue.release(back, "back")
-        two.queue.release(unreadable, "unreadable")
+        two.queue.put_back(back)
+        two.queue.refuse(unreadable)
         two.queue.end(done, Ending(status="404"))
         two.fail(failed.body.decode())
         two.say()

@@ -25,9 +25,9 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.wire import Lost
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -315,12 +315,12 @@ class Crawler:
         chance = self.world.chance.random()
         if chance < self.world.waits / 2:
             until = time.monotonic() + self.world.chance.choice((1, 10, 300))
-            self.queue.next_call.holds[taken.slot or b"host"] = until
-            if not taken.slot or chance < self.world.waits / 4:
-                self.queue.postpone(taken, until)
+            self.queue.next_call.holds[taken.slot] = until
+            if chance < self.world.waits / 4:
+                self.queue.put_back(taken)
                 return
         if taken.delay and chance < 0.1:
-            self.queue.release(taken, "back")
+            self.queue.put_back(taken)
             return
         if taken.delay and chance < 0.2:
             self.queue.give_back_turn(taken)
@@ -339,7 +339,7 @@ class Crawler:
             return
         world.fetched[page] += 1
         for other in world.links[page]:
-            if not self.queue.knows((b"%d" % other).rjust(20, b".")):
+            if not self.queue.shared.knows((b"%d" % other).rjust(20, b".")):
                 self.children[key] += 1
                 self.offer(other, key)
         if not self.children[key]:
@@ -351,7 +351,7 @@ class Crawler:
         answer = exchange(self.queue, want, default=default, busy=slots[:1])
         for entry, _ in answer.verdicts:
             self.child_done(entry.source)
-        void = [taken for taken in self.ready if not self.queue.still_ours(taken)]
+        void = [taken for taken in self.ready if taken not in self.queue.taken]
         self.ready = [taken for taken in self.ready if taken not in void]
         if answer.start_over:
             for taken in void:
@@ -397,7 +397,7 @@ SETS = {
     "hosts": {"faults": ALL | {"clock": 1}, "hosts": 7},
     "hosts, retries": {"faults": ALL | {"clock": 1}, "hosts": 7, "retries": 0.2},
     "waits": {"faults": ALL | {"clock": 1}, "hosts": 7, "waits": 0.3, "retries": 0.2},
-    "waits, one order": {"faults": ALL | {"clock": 1}, "waits": 0.3},
+    "waits, one host": {"faults": ALL | {"clock": 1}, "waits": 0.3},
     "waits, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 7, "waits": 0.3},
     "many hosts, any key lost": {"faults": {"key": 3, "late": 2, "kill": 1}, "hosts": 40},
 }

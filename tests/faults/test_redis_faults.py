@@ -368,6 +368,8 @@ def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to
         ("NOPERM this user has no permissions to run the 'evalsha' command", False),
         ("ERR unknown command 'EVALSHA', with args beginning with: ", False),
         ("ERR @user_script: 9: Unknown Redis command called from Lua script", False),
+        ("ERR Error compiling script (new function): user_script:1: '=' expected", False),
+        ("ERR user_script:50: Script attempted to access nonexistent global variable", False),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
     ],
 )

@@ -142,7 +142,7 @@ def state_of(crawler):
             "in hand": len(frontier_._backend._turns),
             "to be said": queue.has_work,
             "lease": queue.has_lease,
-            "counts": queue.counts,
+            "counts": queue.shared.counts,
         }
     return known
 

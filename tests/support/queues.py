@@ -10,10 +10,10 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Answer, Lost
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Answer, Lost
 from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
 from support.redis_plan import plan_of
@@ -47,9 +47,7 @@ class Crawler:
     def exchange(self, want=0, **said):
         """Make one exchange; return the answer."""
         answer = exchange(self.queue, want, look=True, default=self.default, **said)
-        self.have = {
-            name: taken for name, taken in self.have.items() if self.queue.still_ours(taken)
-        }
+        self.have = {name: taken for name, taken in self.have.items() if taken in self.queue.taken}
         for taken in answer.taken:
             name = taken.body.decode()
             if name in self.have:  # a second request for the page, after a loss

@@ -26,9 +26,10 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import Call, Lost, SharedKey
+from scrapy_bloom.redis.key import SharedKey
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.wire import Call, Lost
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out

@@ -393,7 +393,7 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
             plan = Reader(worker, key).existing().plan
         with Crawler(server.url, key, **asdict(plan)) as worker:
             worker.exchange(through=True)  # the other one is given up
-            assert (worker.queue.counts.waiting, worker.queue.counts.failed) == (3, 1)
+            assert (worker.queue.shared.counts.waiting, worker.queue.shared.counts.failed) == (3, 1)
         return
     job = open_job(target, requests=True)
     assert job.store.failed.left == 1  # the other one is given up

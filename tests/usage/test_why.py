@@ -21,9 +21,10 @@ from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import Call, Lost, SharedKey
+from scrapy_bloom.redis.key import SharedKey
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.wire import Call, Lost
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server

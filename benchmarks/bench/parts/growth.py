@@ -103,8 +103,8 @@ def _script(name: str) -> str:
 
 
 def _mark(shared: SharedKey) -> None:
-    from scrapy_bloom.redis.key import Call
     from scrapy_bloom.redis.member import Entry
+    from scrapy_bloom.redis.wire import Call
 
     shared.call(Call([Entry("f", os.urandom(20), b"a request") for _ in range(MARKS)]))
 

@@ -68,6 +68,13 @@ local function read_numbers(text)
   return unpack(numbers)
 end
 
+-- Return fields of the header, by their names.
+local function read_header(...)
+  local names, found = {...}, {}
+  for i, value in ipairs(call('HMGET', header, ...)) do found[names[i]] = value end
+  return found
+end
+
 -- Return a worker's last call, when its lease ends, and its delay; for a tombstone the call, 'dead', and since when.
 local function read_worker(record)
   local number, ends, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')

@@ -5,7 +5,7 @@
 --   forgotten             counts the pages that were forgotten
 --   grow(epoch)           adds the slice that is needed. Returns its kind if that has not all its keys yet: "due" if
 --                         it begins a generation, "full" if the newest one is, "new" if it is the newest one
---   judge(ops, probes, max_ages)
+--   judge(ops, probes, ages)
 --                         marks or forgets the items; returns a digit for each, 1 if it was there
 local slices, over, newest, window, forgotten
 
@@ -93,11 +93,8 @@ local function mark(age)
   return seen and not age
 end
 
-local function judge(ops, probes, max_ages)
-  local ages, digits, at, number = {}, {}, 1, 0
-  if max_ages ~= '' then
-    for one, age in max_ages:gmatch('(%d+):(%S+)') do ages[tonumber(one)] = tonumber(age) end
-  end
+local function judge(ops, probes, ages)
+  local digits, at, number = {}, 1, 0
   for entry = 1, #ops do
     local op = ops:sub(entry, entry)
     if op ~= 'p' then

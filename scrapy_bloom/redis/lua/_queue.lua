@@ -83,11 +83,10 @@ end
 
 -- Leave slots alone for a time: `held` is as the `holds` of call.lua.
 local function set_holds(held)
-  local at, many, longer = 1, 0, false
-  while at <= #held do
-    local slot, seconds
-    slot, seconds, at = struct.unpack('>Hc0d', held, at)
-    some_held, many = true, many + 1
+  local longer = false
+  for _, hold in ipairs(held) do
+    local slot, seconds = unpack(hold)
+    some_held = true
     local ends = clock + seconds * SECOND
     if ends > hold_of(slot) then
       call('ZADD', holds, format_time(ends), slot)
@@ -97,7 +96,7 @@ local function set_holds(held)
     if turn then set_turn(key, slot, turn) end
   end
   if longer then tell_holds() end
-  if many > 0 then drop_held(math.min(2 * many, PORTION)) end
+  if #held > 0 then drop_held(math.min(2 * #held, PORTION)) end
 end
 
 local function enqueue(member)

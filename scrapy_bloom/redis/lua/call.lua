@@ -1,68 +1,73 @@
--- Everything that a worker sends, in one call: marks, requests, what it wants, what is done. It takes effect
+-- Everything that a worker says, in one call: marks, requests, what it wants, what is done. It takes effect
 -- as a whole or not at all, and a call repeated with its number gets the same answer.
 --
--- ARGV, in this order:
+-- ARGV[1]  a map in MessagePack, which redis/wire.py writes:
 --   epoch, worker  who calls
---   numbers     thirteen: of this call; of the last call whose answer the worker has, 0 if it only has a record,
---               -1 if it need not have one; seconds of the lease; how many requests to take; how many bytes
---               of them, after the first; 1 if its start() is through, else 0; the tries after which a request is
---               moved to the failed list; after which it is risky; 1 if the worker has a risky one, else 0; its
---               delay and jitter for slots that have no other; seconds before its turn that a request may be taken;
---               1 if it has just come, else 0
---   ops         one for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
+--   number      of this call
+--   answered    of the last call whose answer the worker has, 0 if it only has a record, -1 if it need not have one
+--   lease       seconds
+--   comes       whether it has just come
+--   most        tries after which a request is moved to the failed list; with one less it is risky
+--   risky       whether the worker has a risky one
+--   take, room  how many requests to take; how many bytes of them, after the first
+--   through     whether its start() is through
+--   ahead       seconds before its turn that a request may be taken
+--   delay, jitter  its pace for slots that have no other
+--   ops         a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget
 --   probes      of the entries
---   max_ages    ITEM:SECONDS of each item with a maximum age. Items are the entries with probes, from 1
---   heard       the number that came with the last `held`; 0 if the worker has none
---   ended       what has become of pages, in groups: a letter, "d" done, "r" redirected to a seen page, "n" something
---               else stands for it; 2 bytes length, a status to count; 1 byte length, the 16 bytes of a start
---               request; 2 bytes, how many there are that have no id; 4 bytes length, ids
---   lost        requests that have failed: 8 bytes id; 1 byte length, what to list it under; 1 byte, 1 if it is
---               given up; 2 bytes length, the kind to count; 4 bytes length, the rest of the row in `failed`
+--   ages        maximum ages in seconds, by item. Items are the entries with probes, from 1
+--   members     for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
+--   starts      for each start request that may have come before 16 bytes, by entry, from 1
+--   waits       for how many seconds a request may not be sent yet, by entry
+--   heard       what came with the last `held`; "0" if the worker has none
+--   ended       what has become of pages, in groups: {letter, status, start, count, ids}. "d" done, "r" redirected to a
+--               seen page, "n" something else stands for it; a status to count; the 16 bytes of a start request, or
+--               none; how many there are that have no id
+--   lost        requests that have failed: {id, what to list it under, 1 if it is given up, the kind to count, the rest
+--               of the row in `failed`}
 --   ways        probes of where redirects of these have led, to be forgotten
---   restored    of `failed`: 1 byte length, its key; 4 bytes length, the member to put back; without one, it is done
---   start       of each start request that may have come before: 2 bytes, its entry, from 1; 16 bytes
+--   restored    of `failed`: {key, the member to put back}; without one, it is done
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: they are for those that have not tried
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
---   paces       of slots: 2 bytes length, slot, two doubles: delay and jitter
---   busy        slots of which this worker has enough: 2 bytes length, slot
---   waits       ENTRY:SECONDS of each entry whose request may not be sent yet, entries from 1
---   holds       slots to be left alone: 2 bytes length, slot, a double: for how many seconds
---   postponed   requests that this worker has, to be sent later: 8 bytes id, a double: in how many seconds
---   then for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
+--   paces       of slots: {slot, delay, jitter}
+--   busy        slots of which this worker has enough
+--   holds       slots to be left alone: {slot, for how many seconds}
+-- Ids are of 8 bytes each, one behind the other.
 --
--- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless
---            that has not changed since `heard`, a double, the number to be given there, and slots that are left alone,
---            as in `holds`, at most 500; and what was taken.
---            Report: WAITING TAKEN FAILED FORGOTTEN; how many requests are in `later`; the header's `crowd`; SECONDS
---            until the next marks expire; NOW; how long until more can be taken, 0 if perhaps now, negative if there is
---            nothing; how many requests of dead workers this call has put back, and how many of them went to the failed
---            list; DONE REDIRECTED; 1 if failed requests are to be put back before the crawl is over, else 0; and how
---            many were, if this call has put back the last one. Each request as in `taken`. NOW and how long in microseconds
+-- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless that has
+--            not changed since `heard`, what to say there, and slots that are left alone, each with its seconds, at
+--            most 500; and what was taken, each as in `taken`. The report has names and numbers:
+--              waiting, taken, failed, forgotten, done, redirected  as in the header
+--              later               how many requests are in `later`
+--              workers, hosts, held  see the header's `crowd`
+--              expires             seconds until the next marks do
+--              now, next           the time; how long until more can be taken, 0 if perhaps now, negative if there is
+--                                  nothing. In microseconds
+--              requeued, given_up  how many requests of dead workers this call has put back; how many have gone to the
+--                                  failed list
+--              more                1 if failed requests are to be put back before the crawl is over, else 0
+--              fetched_again       how many were, if this call has put back the last one
 --     or  {"slices", slices, kind}  upkeep.lua must first make keys of a slice, see grow()
 --     or  {"dead"}     the worker missed its lease; what it had is back in the queue
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local epoch, worker, numbers, ops, probes, max_ages, heard = unpack(ARGV, 1, 7)
-local ended, lost, ways, restored, start, back, unreadable, unused = unpack(ARGV, 8, 15)
-local paces, busy, waits, held, postponed = unpack(ARGV, 16, 20)
-local FIRST_QUEUED = 21  -- where in ARGV the requests to queue begin
-local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'window', 'forgotten', 'order', 'seq',
-  'deleted', 'delay', 'well', 'crowd', 'done', 'redirected', 'again', 'found')
-if fields[1] ~= epoch then return other_epoch(epoch, fields[8]) end
-local number, answered, lease, want, room, through, most, risk, risky, own_delay, own_jitter, ahead,
-  comes = read_numbers(numbers)
-local surprise, last = surprise_of(fields[2], number, answered)
+local said = cmsgpack.unpack(ARGV[1])
+local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
+local record = 'w:' .. worker
+local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay', 'well',
+  'crowd', 'done', 'redirected', 'again', 'found')
+if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
+local surprise, last = surprise_of(there[record], number, said.answered)
 if surprise then return {surprise} end
 
-local digits, ids, text = '', '', fields[3]
-local counts, handed_out  -- known if this call has just been carried out
-read_marks(fields[3], epoch, fields[4], fields[5])
-local next_turn, queued, failed_now, fetched_again = 0, 0, 0, 0
-counters.done, counters.redirected = tonumber(fields[12] or 0), tonumber(fields[13] or 0)
-local again, found = fields[14], fields[15]
+local digits, ids, text = '', '', there.slices
+local counts, requests  -- known if this call has just been carried out
+read_marks(there.slices, said.epoch, there.window, there.forgotten)
+local next_turn, requeued, given_up, fetched_again = 0, 0, 0, 0
+counters.done, counters.redirected = tonumber(there.done or 0), tonumber(there.redirected or 0)
 
 -- Return the fields of this worker's requests in `taken`.
 local function fields_of(ids)
@@ -71,7 +76,7 @@ local function fields_of(ids)
   return names
 end
 
-local function read_handed_out()
+local function read_requests()
   local values = {}
   for _, value in ipairs(#ids > 0 and call('HMGET', taken, unpack(fields_of(ids))) or {}) do
     if value then values[#values + 1] = value end
@@ -80,21 +85,21 @@ local function read_handed_out()
 end
 
 local function answer()
-  local report = table.concat(counts or call('HMGET', header, 'waiting', 'taken', 'failed'), ' ')
-  report = format('%s %d %d %s %s %d %d %d %d %d %d %d %d', report, forgotten, call('ZCARD', later),
-    fields[11] or '0 0 0', seconds_left(), clock, next_turn, queued, failed_now, counters.done, counters.redirected,
-    (again or found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
+  local waiting, in_flight, failures = unpack(counts or call('HMGET', header, 'waiting', 'taken', 'failed'))
+  local workers, hosts, held = read_numbers(there.crowd or '0 0 0')
+  local report = format('waiting %d taken %d failed %d forgotten %d done %d redirected %d later %d workers %d hosts %d '
+    .. 'held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight, failures,
+    forgotten, counters.done, counters.redirected, call('ZCARD', later), workers, hosts, held, seconds_left(), clock,
+    next_turn, requeued, given_up, (there.again or there.found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone, told = {}, call('HGET', header, 'held') or '0'
-  if told ~= heard then
-    left_alone[1] = struct.pack('>d', told)
-    local rows = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
-    for i = 1, #rows, 2 do
-      left_alone[#left_alone + 1] = struct.pack('>Hc0d', #rows[i], rows[i], (rows[i + 1] - clock) / SECOND)
-    end
+  if told ~= said.heard then
+    left_alone = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
+    for i = 2, #left_alone, 2 do left_alone[i] = format('%.6f', (left_alone[i] - clock) / SECOND) end
+    table.insert(left_alone, 1, told)
   end
-  return {'ok', report, digits, table.concat(left_alone), text, unpack(handed_out or read_handed_out())}
+  return {'ok', report, digits, left_alone, text, unpack(requests or read_requests())}
 end
-local well, heard_since = read_clock(fields[10], lease)
+local well, heard_since = read_clock(there.well, lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, well)
@@ -102,143 +107,108 @@ if number == last then
 end
 if start_over_if_vanished(slices) then return {'gone'} end
 
-if #probes > 0 then
-  local kind = grow(epoch)
-  if kind then return {'slices', fields[3], kind} end
+if #said.probes > 0 then
+  local kind = grow(said.epoch)
+  if kind then return {'slices', there.slices, kind} end
 end
 
 local function push()
-  local seq = math.max(fields[7] + 1, math.floor(now * 1000000))
-  local times, pushes, heads, item, argument, some = {}, {}, {}, 0, FIRST_QUEUED, false
+  local seq = math.max(there.seq + 1, math.floor(now * 1000000))
+  local pushes, heads, item, part, some = {}, {}, 0, 1, false
   local before = {}
-  for at = 1, #start, 18 do
-    local entry, name = struct.unpack('>Hc16', start, at)
-    before[entry] = reopen(name)
-  end
-  for entry, seconds in waits:gmatch('(%d+):(%S+)') do
-    times[tonumber(entry)] = format_time(clock + seconds * SECOND)
-  end
+  for entry, start in pairs(said.starts) do before[entry] = reopen(start) end
+  local ops, members = said.ops, said.members
   for entry = 1, #ops do
     local op = ops:sub(entry, entry)
     if op ~= 'p' then item = item + 1 end
     if op == 'p' or op == 'f' then
       if op == 'p' or digits:sub(item, item) == '0' then
-        local place = fields[6] == 'lifo' and 9007199254740992 - seq - entry or seq + entry
-        local head = ARGV[argument]
+        local place = there.order == 'lifo' and 9007199254740992 - seq - entry or seq + entry
+        local head = members[part]
         local member = before[entry]  -- its failures count on
         if member then
           head = member
         else
-          member = head .. struct.pack('>I8B', place, 0) .. ARGV[argument + 1]
+          member = head .. struct.pack('>I8B', place, 0) .. members[part + 1]
         end
         some = true
-        if times[entry] then
-          call('ZADD', later, times[entry], member)
+        if said.waits[entry] then
+          call('ZADD', later, format_time(clock + said.waits[entry] * SECOND), member)
         else
           pushes[#pushes + 1], pushes[#pushes + 2] = '0', member
           heads[head] = true
         end
       end
-      argument = argument + 2
+      part = part + 2
     end
   end
   if #pushes > 0 then call('ZADD', queue, unpack(pushes)) end
   for head in pairs(heads) do await_turn(slot_of(head)) end
-  if some then call('HSET', header, 'seq', string.format('%.0f', seq + #ops)) end
+  if some then call('HSET', header, 'seq', format('%.0f', seq + #ops)) end
 end
 
 -- Put back what earlier runs have left on the failed list, behind all others.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
-  if not again or through == 0 or call('ZCARD', queue) >= FEW then return end
-  local cursor, before = again:match('^(%d+) (%d+)$')
+  if not there.again or not said.through or call('ZCARD', queue) >= FEW then return end
+  local cursor, before = there.again:match('^(%d+) (%d+)$')
   local following, some = put_failed_back(cursor, tonumber(call('HGET', header, 'run')))
   some = some + before
   if following == '0' then
     call('HDEL', header, 'again')
-    again, fetched_again = nil, some
+    there.again, fetched_again = nil, some
   else
-    again = following .. string.format(' %d', some)
-    call('HSET', header, 'again', again)
+    there.again = following .. format(' %d', some)
+    call('HSET', header, 'again', there.again)
   end
 end
 
 -- Note what has become of pages.
 local function settle()
-  local at = 1
-  while at <= #ended do
-    local kind, status, start, some, these
-    kind, status, start, some, these, at = struct.unpack('>c1Hc0Bc0HIc0', ended, at)
+  for _, group in ipairs(said.ended) do
+    local kind, status, start, some, these = unpack(group)
     for i = 1, #these, 8 * PORTION do
       some = some + call('HDEL', taken, unpack(fields_of(these:sub(i, i + 8 * PORTION - 1))))
     end
     note_ended(kind, status, start, some)
   end
-  at = 1
-  while at <= #lost do
-    local id, key, given_up, kind, packed
-    id, key, given_up, kind, packed, at = struct.unpack('>c8Bc0BHc0Ic0', lost, at)
+  for _, each in ipairs(said.lost) do
+    local id, key, given_up, kind, packed = unpack(each)
     if call('HDEL', taken, worker .. id) == 1 then
       if key ~= '' then reopen(key) end
       list(key == '' and id or key, given_up, kind, packed)
     end
   end
-  if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, '') end
-  at = 1
-  while at <= #restored do
-    local key, member
-    key, member, at = struct.unpack('>Bc0Ic0', restored, at)
+  local ways = said.ways
+  if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, {}) end
+  for _, each in ipairs(said.restored) do
+    local key, member = unpack(each)
     if unlist(key, call('HGET', failed, key)) then
       if member ~= '' then enqueue(member) else note_ended('d', '', #key == 16 and key or '', 1) end
     end
   end
 end
 
--- Return delay and jitter of a slot, and as they stand in `taken`. Of the default ones that workers want, the longest
--- delay counts.
-local default_delay = math.max(own_delay, tonumber(fields[9] or 0))
-local default_pace = string.format('%.3f %.3f 0 ', default_delay, own_jitter)
-local function read_pace(text)
-  if not text then return default_delay, own_jitter, default_pace end
-  local delay, jitter = read_numbers(text)
-  return delay, jitter, text .. ' 1 '
-end
+local default = default_pace(own_delay, said.jitter, there.delay)
 
 -- Note the paces of slots, and move their next turns accordingly.
 local function set_paces()
-  local at = 1
-  while at <= #paces do
-    local slot, delay, jitter
-    slot, delay, jitter, at = struct.unpack('>Hc0dd', paces, at)
+  for _, pace in ipairs(said.paces) do
+    local slot, delay, jitter = unpack(pace)
     local turn, key = turn_of(slot)
-    local before = read_pace(call('HGET', delays, slot))
-    if not turn or delay == own_delay and jitter == own_jitter then  -- nothing would remove it without a turn
+    local before = read_pace(call('HGET', delays, slot), default)
+    if not turn or delay == own_delay and jitter == said.jitter then  -- nothing would remove it without a turn
       call('HDEL', delays, slot)
     else
-      call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
+      call('HSET', delays, slot, format('%.3f %.3f', delay, jitter))
     end
     if turn and turn > clock then set_turn(key, slot, turn + (delay - before) * SECOND) end
   end
 end
 
--- Let requests that this worker has wait: their host is left alone.
-local function postpone()
-  local at = 1
-  while at <= #postponed do
-    local id, seconds
-    id, seconds, at = struct.unpack('>c8d', postponed, at)
-    local value = call('HGET', taken, worker .. id)
-    if value then
-      local _, _, member = read_taken(value)
-      call('HDEL', taken, worker .. id)
-      call('ZADD', later, format_time(clock + seconds * SECOND), member)
-    end
-  end
-end
-
 -- Keep requests that this worker could not read for those that have not tried.
 local function refuse()
-  for _, field in ipairs(fields_of(unreadable)) do
+  for _, field in ipairs(fields_of(said.unreadable)) do
     local value = call('HGET', taken, field)
     if value then
       local _, _, member, names = read_taken(value)
@@ -252,189 +222,30 @@ local function refuse()
   end
 end
 
-local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
-
-local function describe_turn(start, following, pace, tried)
-  return string.format('%d %d ', start, following) .. pace .. (tried or '-') .. ' '
-end
-
-local names, values, gone, passed, room_left, next_turns, freed = {}, {}, {}, {}, room, {}, 0
-local horizon = clock + ahead * SECOND  -- of turns that come until then, requests are taken
-
--- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
--- failed list because of another.
-local function hand_out(member, slot, turn)
-  local at = 20 + #slot  -- the number of its tries
-  local dangerous = member:byte(at) >= risk
-  if dangerous and risky == 1 then return false end
-  if room_left < #member and #names > 0 then
-    room_left = -1
-    return false
-  end
-  if dangerous then risky = 1 end
-  local id, value = member:sub(at - 8, at - 1), turn .. member
-  names[#names + 1], handed_out[#handed_out + 1] = id, value
-  values[#values + 1], values[#values + 2] = worker .. id, value
-  room_left = room_left - #member
-  return true
-end
-
--- Read up to `room` requests of a slot into `taken`. Return how many were taken, and whether the slot has others.
-local function read_requests(slot, room, turn)
-  local prefix, skip = struct.pack('>H', #slot) .. slot, passed[slot] or 0
-  local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, room + 1)
-  for i = 1, math.min(room, #members) do
-    if not hand_out(members[i], slot, turn) then return i - 1, true end
-    gone[#gone + 1], passed[slot] = members[i], skip + i
-  end
-  return math.min(room, #members), #members > room
-end
-
--- Serve a slot: take up to `room` of its requests with one start, and set its next turn. Return how many were taken.
-local function serve(slot, turn, listed, room)
-  local delay, jitter, pace = read_pace(listed)
-  if slot == '' then delay, pace = 0, '0 0 0 ' end
-  local start = math.max(clock, turn)
-  local following = start + draw(delay, jitter)
-  if delay > 0 then room = 1 else following = clock + #names + 1 end  -- slots without a delay take turns
-  local some, others = read_requests(slot, room, describe_turn(start, following, pace))
-  if others then
-    if some == 0 then following = horizon + 1 end  -- they are for another worker, or the next call
-    next_turns[#next_turns + 1], next_turns[#next_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
-  else
-    call('ZREM', turns, slot)
-    if some > 0 and delay > 0 then
-      call('ZADD', frees, format_time(following), slot)
-      freed = freed + 1
-    elseif listed and not call('ZSCORE', frees, slot) then
-      call('HDEL', delays, slot)
-    end
-  end
-  return some
-end
-
--- Return slots whose turns have come, their turns, and whether the worker has enough of them: such slots come last.
-local function due(most, is_busy)
-  local slots, busy_slots, times = {}, {}, {}
-  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(horizon), 'WITHSCORES', 'LIMIT', '0', most)
-  for i = 1, #reply, 2 do
-    local some = is_busy[reply[i]] and busy_slots or slots
-    some[#some + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
-  end
-  if #slots > 0 then return slots, times, false end
-  return busy_slots, times, true
-end
-
--- Return the paces of slots that have one in `delays`. Lua can hand on some 8,000 values at once.
-local function paces_of(slots)
-  if #slots <= PORTION then return #slots > 0 and call('HMGET', delays, unpack(slots)) or {} end
-  local listed = {}
-  for first = 1, #slots, PORTION do
-    local some = call('HMGET', delays, unpack(slots, first, math.min(first + PORTION - 1, #slots)))
-    for i = 1, #some do listed[first + i - 1] = some[i] end
-  end
-  return listed
-end
-
--- Take up to `most` requests that others could not read, and this worker has not tried. Return how many these were, and
--- when there may be more: 0 if now, nil if there is nothing.
-local function take_unread(most, is_busy)
-  local some, at, soonest = 0, '-', nil
-  for _ = 1, PORTION do
-    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
-    if not entry then return some, soonest end
-    if some == most or room_left <= 0 then break end
-    local tried, member = entry:match('^(%S+) (.*)$')
-    if tried:find(short_name(worker), 1, true) then
-      at = '(' .. tried .. ' \255'
-    else
-      local slot = slot_of(member)
-      local turn, key = turn_of(slot)
-      local delay, jitter, pace = read_pace(call('HGET', delays, slot))
-      if slot == '' then delay, pace = 0, '0 0 0 ' end
-      local start = math.max(clock, turn or 0, hold_of(slot))
-      if start > horizon or delay > 0 and is_busy[slot] then
-        if start > horizon then soonest = math.min(soonest or start, start) end
-        at = '(' .. tried .. ' ' .. member:sub(1, 2 + #slot) .. '\255'
-      else
-        local following = start + draw(delay, jitter)
-        if hand_out(member, slot, describe_turn(start, following, pace, tried)) then
-          call('ZREM', unread, entry)
-          if delay > 0 then set_turn(key or frees, slot, following) end
-          some = some + 1
-        end
-        at = '(' .. entry
-      end
-    end
-  end
-  return some, 0
-end
-
-local function take()
-  local is_busy, many, left, at = {}, 0, want, 1
-  local some, more_at = 0, nil
-  handed_out = {}
-  while at <= #busy do
-    local slot
-    slot, at = struct.unpack('>Hc0', busy, at)
-    is_busy[slot], many = true, many + 1
-  end
-  if some_unread then some, more_at = take_unread(math.ceil(left / 2), is_busy) end
-  left = left - some
-  for _ = 1, PORTION do
-    local slots, times, all_busy = due(left + many, is_busy)
-    local listed, progress = paces_of(slots), false
-    for i, slot in ipairs(slots) do
-      -- A slow host with a delay would fill the worker.
-      if left > 0 and room_left > 0 and not (all_busy and slot ~= '' and read_pace(listed[i]) > 0) then
-        left = left - serve(slot, times[slot], listed[i], math.max(1, math.floor(left / #slots)))
-        progress = true
-      end
-    end
-    if #next_turns > 0 then
-      call('ZADD', turns, unpack(next_turns))
-      next_turns = {}
-    end
-    if left == 0 or room_left <= 0 or not progress then break end
-  end
-  if #gone > 0 then call('ZREM', queue, unpack(gone)) end
-  if #values > 0 then call('HSET', taken, unpack(values)) end
-  if freed > 0 then drop_free(2 * freed) end
-  ids = table.concat(names)
-  if left == 0 or room_left <= 0 then return end
-  next_turn = -1
-  local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
-  for i = #after - 1, 1, -2 do
-    if not is_busy[after[i]] then next_turn = math.max(0, after[i + 1] - horizon) end
-  end
-  if more_at then
-    local wait = math.max(0, more_at - horizon)
-    next_turn = next_turn < 0 and wait or math.min(next_turn, wait)
-  end
-end
-
 local function carry_out()
-  local marking = #probes > 0 or #ways > 0 and #slices > 0
+  local marking = #said.probes > 0 or #said.ways > 0 and #slices > 0
   if #over > 0 and marking then drop(over) end
-  if comes == 1 then come(worker, lease) end
-  set_holds(held)
-  for _, field in ipairs(fields_of(unused)) do
+  if said.comes then come(worker, lease) end
+  set_holds(said.holds)
+  for _, field in ipairs(fields_of(said.unused)) do
     local value = call('HGET', taken, field)
     if value then free_turn(value) end
   end
   settle()
-  for _, field in ipairs(fields_of(back)) do put_back(field, 0, most) end
+  for _, field in ipairs(fields_of(said.back)) do put_back(field, 0, said.most) end
   refuse()
-  postpone()
-  digits = judge(ops, probes, max_ages)
+  digits = judge(said.ops, said.probes, said.ages)
   push()
   set_paces()
-  if heard_since then queued, failed_now = sweep(heard_since, lease, most) end
-  if heard_since or comes == 1 then again, found = unpack(call('HMGET', header, 'again', 'found')) end
+  if heard_since then requeued, given_up = sweep(heard_since, lease, said.most) end
+  if heard_since or said.comes then there.again, there.found = unpack(call('HMGET', header, 'again', 'found')) end
   fetch_again()
   local due_next = move_due()
-  if want > 0 then
-    take()
+  requests = {}
+  if said.take > 0 then
+    local haul
+    haul, next_turn = take(said, default)
+    ids, requests = table.concat(haul.ids), haul.requests
     if due_next and next_turn ~= 0 then
       local wait = math.max(0, due_next - clock)
       next_turn = next_turn < 0 and wait or math.min(next_turn, wait)
@@ -442,9 +253,9 @@ local function carry_out()
   end
   if marking then
     text = write_slices(slices)
-    call('HSET', header, 'slices', text, 'forgotten', string.format('%.0f', forgotten))
+    call('HSET', header, 'slices', text, 'forgotten', format('%.0f', forgotten))
   end
-  if own_delay > tonumber(fields[9] or 0) then call('HSET', header, 'delay', string.format('%.3f', own_delay)) end
+  if own_delay > tonumber(there.delay or 0) then call('HSET', header, 'delay', format('%.3f', own_delay)) end
   counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'redirected',
     counters.redirected)}
 end

@@ -1,0 +1,175 @@
+-- Which requests a call takes, and when they are to be sent. It is prepended to call.lua, after _workers.lua.
+
+-- Return what a slot has without a pace of its own: of the default delays that workers want, the longest counts.
+local function default_pace(delay, jitter, longest)
+  delay = math.max(delay, tonumber(longest or 0))
+  return {delay = delay, jitter = jitter, text = string.format('%.3f %.3f 0 ', delay, jitter)}
+end
+
+-- Return delay and jitter of a slot, and as they stand in `taken`. `text` is as in `delays`.
+local function read_pace(text, default)
+  if not text then return default.delay, default.jitter, default.text end
+  local delay, jitter = read_numbers(text)
+  return delay, jitter, text .. ' 1 '
+end
+
+local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
+
+local function describe_turn(start, following, pace, tried)
+  return string.format('%d %d ', start, following) .. pace .. (tried or '-') .. ' '
+end
+
+-- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
+-- failed list because of another.
+local function hand_out(haul, member, slot, turn)
+  local at = 20 + #slot  -- the number of its tries
+  local dangerous = member:byte(at) >= haul.most - 1
+  if dangerous and haul.risky then return false end
+  if haul.room < #member and #haul.ids > 0 then
+    haul.room = -1
+    return false
+  end
+  haul.risky = haul.risky or dangerous
+  local id, value, stored = member:sub(at - 8, at - 1), turn .. member, haul.stored
+  haul.ids[#haul.ids + 1], haul.requests[#haul.requests + 1] = id, value
+  stored[#stored + 1], stored[#stored + 2] = haul.worker .. id, value
+  haul.room = haul.room - #member
+  return true
+end
+
+-- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others.
+local function hand_out_some(haul, slot, most, turn)
+  local prefix, skip, gone = struct.pack('>H', #slot) .. slot, haul.passed[slot] or 0, haul.gone
+  local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, most + 1)
+  for i = 1, math.min(most, #members) do
+    if not hand_out(haul, members[i], slot, turn) then return i - 1, true end
+    gone[#gone + 1], haul.passed[slot] = members[i], skip + i
+  end
+  return math.min(most, #members), #members > most
+end
+
+-- Serve a slot: take up to `most` of its requests with one start, and set its next turn. Return how many were taken.
+local function serve(haul, slot, turn, listed, most)
+  local delay, jitter, pace = read_pace(listed, haul.default)
+  local start = math.max(clock, turn)
+  local following = start + draw(delay, jitter)
+  if delay > 0 then most = 1 else following = clock + #haul.ids + 1 end  -- slots without a delay take turns
+  local some, others = hand_out_some(haul, slot, most, describe_turn(start, following, pace))
+  if others then
+    if some == 0 then following = haul.horizon + 1 end  -- they are for another worker, or the next call
+    local later_turns = haul.turns
+    later_turns[#later_turns + 1], later_turns[#later_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
+  else
+    call('ZREM', turns, slot)
+    if some > 0 and delay > 0 then
+      call('ZADD', frees, format_time(following), slot)
+      haul.freed = haul.freed + 1
+    elseif listed and not call('ZSCORE', frees, slot) then
+      call('HDEL', delays, slot)
+    end
+  end
+  return some
+end
+
+-- Return slots whose turns have come, their turns, and whether the worker has enough of them: such slots come last.
+local function due(horizon, most, is_busy)
+  local slots, busy_slots, times = {}, {}, {}
+  local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(horizon), 'WITHSCORES', 'LIMIT', '0', most)
+  for i = 1, #reply, 2 do
+    local some = is_busy[reply[i]] and busy_slots or slots
+    some[#some + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
+  end
+  if #slots > 0 then return slots, times, false end
+  return busy_slots, times, true
+end
+
+-- Return the paces of slots that have one in `delays`. Lua can hand on some 8,000 values at once.
+local function paces_of(slots)
+  if #slots <= PORTION then return #slots > 0 and call('HMGET', delays, unpack(slots)) or {} end
+  local listed = {}
+  for first = 1, #slots, PORTION do
+    local some = call('HMGET', delays, unpack(slots, first, math.min(first + PORTION - 1, #slots)))
+    for i = 1, #some do listed[first + i - 1] = some[i] end
+  end
+  return listed
+end
+
+-- Take up to `most` requests that others could not read, and this worker has not tried. Return how many these were, and
+-- when there may be more: 0 if now, nil if there is nothing.
+local function take_unread(haul, most, is_busy)
+  local some, at, soonest = 0, '-', nil
+  for _ = 1, PORTION do
+    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
+    if not entry then return some, soonest end
+    if some == most or haul.room <= 0 then break end
+    local tried, member = entry:match('^(%S+) (.*)$')
+    if tried:find(short_name(haul.worker), 1, true) then
+      at = '(' .. tried .. ' \255'
+    else
+      local slot = slot_of(member)
+      local turn, key = turn_of(slot)
+      local delay, jitter, pace = read_pace(call('HGET', delays, slot), haul.default)
+      local start = math.max(clock, turn or 0, hold_of(slot))
+      if start > haul.horizon or delay > 0 and is_busy[slot] then
+        if start > haul.horizon then soonest = math.min(soonest or start, start) end
+        at = '(' .. tried .. ' ' .. member:sub(1, 2 + #slot) .. '\255'
+      else
+        local following = start + draw(delay, jitter)
+        if hand_out(haul, member, slot, describe_turn(start, following, pace, tried)) then
+          call('ZREM', unread, entry)
+          if delay > 0 then set_turn(key or frees, slot, following) end
+          some = some + 1
+        end
+        at = '(' .. entry
+      end
+    end
+  end
+  return some, 0
+end
+
+-- Take as many requests as a worker asks for. Return the haul, and how long until more can be taken, as `next` of
+-- call.lua says it.
+local function take(said, default)
+  local left, many, horizon = said.take, #said.busy, clock + said.ahead * SECOND
+  local haul = {
+    worker = said.worker, most = said.most, risky = said.risky, default = default,
+    horizon = horizon,  -- of turns that come until then, requests are taken
+    room = said.room,  -- for so many bytes
+    ids = {}, requests = {},  -- what was taken, as it is told
+    stored = {},  -- the same as fields and values of `taken`
+    gone = {},  -- members of `queue`
+    passed = {},  -- slot -> how many of its first members are among these
+    turns = {},  -- next turns of slots that have more requests
+    freed = 0,  -- how many have none
+  }
+  local is_busy, some, more_at = {}, 0, nil
+  for _, slot in ipairs(said.busy) do is_busy[slot] = true end
+  if some_unread then some, more_at = take_unread(haul, math.ceil(left / 2), is_busy) end
+  left = left - some
+  for _ = 1, PORTION do
+    local slots, times, all_busy = due(horizon, left + many, is_busy)
+    local listed, progress = paces_of(slots), false
+    for i, slot in ipairs(slots) do
+      -- A slow host with a delay would fill the worker.
+      if left > 0 and haul.room > 0 and not (all_busy and read_pace(listed[i], default) > 0) then
+        left = left - serve(haul, slot, times[slot], listed[i], math.max(1, math.floor(left / #slots)))
+        progress = true
+      end
+    end
+    if #haul.turns > 0 then
+      call('ZADD', turns, unpack(haul.turns))
+      haul.turns = {}
+    end
+    if left == 0 or haul.room <= 0 or not progress then break end
+  end
+  if #haul.gone > 0 then call('ZREM', queue, unpack(haul.gone)) end
+  if #haul.stored > 0 then call('HSET', taken, unpack(haul.stored)) end
+  if haul.freed > 0 then drop_free(2 * haul.freed) end
+  if left == 0 or haul.room <= 0 then return haul, 0 end
+  local wait = more_at and math.max(0, more_at - horizon)
+  local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
+  for i = 1, #after, 2 do
+    if not is_busy[after[i]] then return haul, math.min(wait or math.huge, math.max(0, after[i + 1] - horizon)) end
+  end
+  return haul, wait or -1
+end

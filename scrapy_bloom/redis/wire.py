@@ -1,0 +1,259 @@
+"""What one call says, and what the server answers: here it becomes bytes, or is read from them.
+
+A call says one map in MessagePack, which Redis reads with ``cmsgpack``; ``lua/call.lua`` explains
+its names. The answer is Redis's own kind of list, with a report of names and numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.redis.header import Counts
+from scrapy_bloom.redis.member import SECOND, Entry, Taken
+from scrapy_bloom.redis.plan import BATCH
+
+_Item = TypeVar("_Item")
+
+MOST_BYTES: Final = 1_000_000
+"""Most bytes of requests in one call, to and fro, so that it completes in time over a slow link.
+
+A single request may be larger.
+"""
+
+_ENDINGS: Final = {Ended.DONE: "d", Ended.REDIRECTED: "r"}  # others count as nothing
+_YES: Final = ord("1")
+_MOST_KIND: Final = 1000  # bytes of a reason
+
+_LONG: Final = struct.Struct(">BI")
+_DOUBLE: Final = struct.Struct(">Bd")
+
+
+def pack(value: Any) -> bytes:
+    """Return a value in MessagePack, as far as Redis and Lua need it.
+
+    All numbers are doubles, as Lua's are. Redis reads no binary strings, so bytes are plain ones.
+    """
+    if isinstance(value, bytes):
+        return _LONG.pack(0xDB, len(value)) + value
+    if isinstance(value, str):
+        return pack(value.encode())
+    if isinstance(value, bool):
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, (int, float)):
+        return _DOUBLE.pack(0xCB, value)
+    if isinstance(value, dict):
+        pairs = chain.from_iterable(value.items())
+        return _LONG.pack(0xDF, len(value)) + b"".join(map(pack, pairs))
+    return _LONG.pack(0xDD, len(value)) + b"".join(map(pack, value))
+
+
+class Ending(NamedTuple):
+    """How pages have ended that have not failed.
+
+    Attributes:
+        ended: as what they count.
+        status: to be counted, too; empty for none.
+        start: identifies the start request that it stands for, if one that is not filtered.
+    """
+
+    ended: Ended = Ended.DONE
+    status: str = ""
+    start: bytes = b""
+
+
+DONE: Final = Ending()
+
+
+class Lost(NamedTuple):
+    """A request that has failed.
+
+    Attributes:
+        id: of what was taken.
+        start: identifies the start request that it stands for, if one that is not filtered.
+        failed: what is listed. Its body is the member to put back.
+        way: marks of where redirects led, to be forgotten.
+    """
+
+    id: bytes
+    start: bytes
+    failed: Failed
+    way: tuple[bytes, ...] = ()
+
+
+@dataclass(eq=False)
+class Call:
+    """One call, which is repeated until it is answered.
+
+    Attributes:
+        entries: at most :data:`plan.BATCH`.
+        take: most requests to take.
+        room: most bytes of them, after the first one.
+        through: whether ``start()`` is through: what it might yield may be put back, too.
+        risky: whether this worker has a request that goes to the failed list with its next death.
+        ended: ids of requests that have ended, by how; empty ones for those that were in memory.
+        lost: requests that have failed.
+        restored: members of failed requests to put back, by their keys on the list; empty for those
+            that count as done.
+        back: ids of those that this worker has not begun.
+        unreadable: ids of those that it could not read.
+        unused: ids of those whose turns were not used, the latest first.
+        default: the pace of slots that have no other.
+        paces: of other slots, if they have changed.
+        busy: slots of which this worker has enough.
+        holds: slots to be left alone, each until when, by ``time.monotonic()``.
+        tries: how often it was sent.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    take: int = 0
+    room: int = MOST_BYTES
+    through: bool = False
+    risky: bool = False
+    ended: dict[Ending, list[bytes]] = field(default_factory=dict)
+    lost: list[Lost] = field(default_factory=list)
+    restored: dict[bytes, bytes] = field(default_factory=dict)
+    back: list[bytes] = field(default_factory=list)
+    unreadable: list[bytes] = field(default_factory=list)
+    unused: list[bytes] = field(default_factory=list)
+    default: Pace = UNPACED
+    paces: dict[bytes, Pace] = field(default_factory=dict)
+    busy: Sequence[bytes] = ()
+    holds: dict[bytes, float] = field(default_factory=dict)
+    tries: int = 0
+
+    def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
+        """Return what it says about marks."""
+        marked = [
+            (entry.fingerprint, entry.max_age)
+            for entry in self.entries
+            if entry.fingerprint is not None
+        ]
+        return {
+            "ops": "".join([entry.op for entry in self.entries]),
+            "probes": b"".join([probe(fingerprint) for fingerprint, _ in marked]),
+            "ages": {item: age for item, (_, age) in enumerate(marked, 1) if age is not None},
+        }
+
+    def requests(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
+        """Return what it says about requests."""
+        now, numbered = time.monotonic(), [*enumerate(self.entries, 1)]
+        return {
+            "take": self.take,
+            "room": self.room,
+            "through": self.through,
+            "risky": self.risky,
+            "members": [
+                part for entry in self.entries if entry.op in "fp" for part in entry.queued
+            ],
+            "starts": {number: entry.start for number, entry in numbered if entry.start},
+            "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
+            "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
+            "lost": [
+                (lost.id, lost.start, int(lost.failed.given_up), kind, lost.failed.pack())
+                for lost in self.lost
+                for kind in [lost.failed.kind.encode()[:_MOST_KIND]]
+            ],
+            "ways": b"".join(probe(mark) for lost in self.lost for mark in lost.way),
+            "restored": [*self.restored.items()],
+            "back": b"".join(self.back),
+            "unreadable": b"".join(self.unreadable),
+            "unused": b"".join(self.unused),
+            "delay": self.default.delay,
+            "jitter": self.default.jitter,
+            "paces": [(slot, *pace) for slot, pace in self.paces.items()],
+            "busy": self.busy,
+            "holds": [(slot, max(0.0, until - now)) for slot, until in self.holds.items()],
+        }
+
+
+def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
+    """Return pages that have ended in one way, and how many of them have no id."""
+    status = ending.status.encode()[:_MOST_KIND]
+    kind = _ENDINGS.get(ending.ended, "n")
+    return kind, status, ending.start, ids.count(b""), b"".join(ids)
+
+
+class Answer(NamedTuple):
+    """The answer to a call.
+
+    Attributes:
+        verdicts: for each entry whether its page was there; False for those without a fingerprint.
+        taken: the requests that this worker has taken.
+        next_turn: seconds until more can be taken; infinite if nothing waits.
+        held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
+            changed: for requests that are only in memory nothing else says so.
+        heard: identifies what `held` says; empty if that has not changed.
+        fetched_again: how many failed requests of earlier runs this run has put back, with the
+            last of them.
+        void: whether there was a surprise instead: what was taken before is no longer ours.
+        start_over: whether the server has lost something, too. What this worker has taken and not
+            begun must be offered again, and ``start()`` must run again.
+        counts: how many requests there are.
+        slices: of the filter, as they are stored.
+        expires: seconds until the next marks expire.
+        requeued: how many requests of dead workers this call has put back.
+        given_up: how many it has moved to the failed list.
+    """
+
+    verdicts: Sequence[tuple[Entry, bool]] = ()
+    taken: Sequence[Taken] = ()
+    next_turn: float = inf
+    held: Mapping[bytes, float] = MappingProxyType({})
+    heard: bytes = b""
+    fetched_again: int = 0
+    void: bool = False
+    start_over: bool = False
+    counts: Counts = Counts()
+    slices: bytes = b""
+    expires: float = inf
+    requeued: int = 0
+    given_up: int = 0
+
+    @classmethod
+    def read(cls, call: Call, parts: Sequence[Any]) -> Answer:
+        """Parse what the server answers to a call."""
+        report, digits, held, slices, *values = parts
+        words = report.decode().split()
+        told = dict(zip(words[::2], map(float, words[1::2]), strict=True))
+        seen, now = iter(digits), time.monotonic()
+        next_turn = told.get("next", -1.0)
+        return cls(
+            [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
+            [Taken.read(value, int(told["now"])) for value in values],
+            next_turn / SECOND if next_turn >= 0 else inf,
+            {slot: now + float(wait) for slot, wait in zip(held[1::2], held[2::2], strict=True)},
+            held[0] if held else b"",
+            int(told.get("fetched_again", 0)),
+            counts=Counts(*(int(told.get(name, 0)) for name in Counts._fields)),
+            slices=slices,
+            expires=told["expires"],
+            requeued=int(told.get("requeued", 0)),
+            given_up=int(told.get("given_up", 0)),
+        )
+
+
+def in_calls(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield items in batches, each as large as one call may be.
+
+    :param size: returns how many bytes one of them has.
+    """
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if batch and (total > MOST_BYTES or len(batch) == BATCH):
+            yield batch
+            batch, total = [], size(item)
+        batch.append(item)
+    if batch:
+        yield batch
