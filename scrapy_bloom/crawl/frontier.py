@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -28,11 +27,11 @@ from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.orders import forget_page, hold_slot
-from scrapy_bloom.crawl.outcomes import APART
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.crawl.withheld import Withheld
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
 from scrapy_bloom.values import LONGEST, counted
@@ -67,6 +66,7 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._in_flight.shared = backend.shared
         self._backend, self._dupefilter = backend, dupefilter
+        self._withheld = Withheld(self._in_flight, backend)
         self._check_keys = MetaKeys(report).check
         self._judge = Judge(crawler, crawl.identifier, report)
         self._judge.marks, self._offer = backend, backend.offer
@@ -75,7 +75,6 @@ class Frontier:
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
         self._flush_at, self._flush_pause = 0.0, _SOONEST
-        self._failed_in_memory: deque[tuple[float, Visit]] = deque()
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._closing = self._closing_noted = self._rest_logged = self._is_stuck = False
@@ -274,7 +273,7 @@ class Frontier:
     def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it stored."""
         request = self._in_flight.keep(request, error.why, error.marks)
-        self._backend.withhold(error.marks)
+        self._withheld.add(error.marks)
         self._memory.push(request, due)
         self._inc("scheduler/enqueued")
         self._inc("scheduler/enqueued/memory")
@@ -309,7 +308,7 @@ class Frontier:
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""
         self._note_ended()
-        self._free_failed()
+        self._withheld.free_failed()
         until = self._ledger.due()
         if until is None or (time.monotonic() < self._flush_at and not self._closing):
             return
@@ -344,22 +343,9 @@ class Frontier:
         if reason is not None:
             self._report.failed(reason.kind)
         if reason is None or not self._retries:
-            self._free(visit)
-        elif visit.marks:  # nothing stores it, and links to it would fetch it again and again
-            self._failed_in_memory.append((time.monotonic() + APART, visit))
-
-    def _free_failed(self) -> None:
-        """Make eligible again what failed in memory an hour ago; the next run fetches it anyway."""
-        failed = self._failed_in_memory
-        while failed and failed[0][0] <= time.monotonic():
-            _, visit = failed.popleft()
-            self._backend.forget_many(visit.marks)
-            self._free(visit)
-
-    def _free(self, visit: Visit) -> None:
-        self._in_flight.release(visit)
-        if visit.marks:
-            self._backend.withhold(visit.marks, is_over=True)
+            self._withheld.end(visit)
+        else:
+            self._withheld.fail(visit)
 
     # Exchanges
 

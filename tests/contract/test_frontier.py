@@ -1,6 +1,7 @@
 """The law, over requests in a list that is asked and answers when a test says so."""
 
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +11,13 @@ from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.request import RequestFingerprinter
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
+from scrapy_bloom.crawl.outcomes import APART
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy import loop as timers
 from scrapy_bloom.crawl.serialize import Unstorable
@@ -187,6 +190,7 @@ class Crawling:
             *(identifier, InFlight(self.engine, report, identifier)),
         )
         dupefilter = SimpleNamespace(log=lambda request, _: self.dropped.append(request))
+        self.in_flight = crawl.in_flight
         self.frontier = Frontier(crawl, self.backend, None, dupefilter)
         self.flush = report.flush
 
@@ -291,6 +295,33 @@ def test_a_duplicate_of_a_request_in_memory_keeps_the_page_that_yielded_it(calls
     assert crawl.backend.released == []
     crawl.end(held)
     assert crawl.backend.released == [page.url]
+
+
+def test_what_has_failed_in_memory_fails_what_links_there_for_an_hour_and_is_eligible_then(
+    calls, monkeypatch
+):
+    crawl, now, failed, forgotten = Crawling(calls), time.monotonic(), [], []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(crawl.backend, "fail", lambda taken, *_: failed.append(taken.url))
+    monkeypatch.setattr(crawl.backend, "forget_many", forgotten.extend)
+    child = Request("https://a.test/child")
+    mark = Failing().fingerprint(child)
+    crawl.backend.unstorable = True
+    crawl.frontier.enqueue(child)
+    crawl.backend.unstorable = False
+    held = crawl.frontier.next()
+    crawl.engine.working.add(held)
+    crawl.in_flight.raised(Failure(ValueError()), held)
+    crawl.end(held)
+    for seconds in 0, APART:
+        assert forgotten == []
+        now += seconds
+        page = crawl.begin()
+        crawl.backend.marks.add(mark)
+        crawl.frontier.enqueue(child.copy())
+        crawl.end(page)
+    assert failed == [page.url] * 2
+    assert forgotten == [mark]
 
 
 @ensureDeferred
