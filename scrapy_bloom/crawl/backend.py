@@ -108,7 +108,8 @@ class Backend(ABC):
 
         That has an attribute ``body``: the request as it is stored.
 
-        It stays stored until it is released.
+        It stays stored until it is released or fails. What failed in earlier runs is put back
+        among these: once a run, behind the others of its slot, :data:`~.outcomes.MOST_TRIES` times.
         """
 
     @abstractmethod
@@ -123,14 +124,16 @@ class Backend(ABC):
 
     @abstractmethod
     def fail(self, taken: Any, reason: Reason, way: Collection[bytes], start: bytes = b"") -> None:
-        """Move a request to the failed list, from which a later run fetches it again.
+        """Move a request to the failed list, from which the next run fetches it again.
+
+        While workers come and go without a new run, that is an hour later.
 
         :param way: marks of where redirects led: they are forgotten with it.
         :param start: as above.
         """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
-        """Record that the engine is through with so many requests, done or not."""
+        """Record that so many pages have ended; they may yet wait for answers and items."""
 
     # Download slots
 
@@ -162,7 +165,7 @@ class Backend(ABC):
         """Exchange nothing more, and end the crawl."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
-        """Take no more; what was not begun goes back with the last exchange."""
+        """Prepare the last exchange: workers take no more, and put back what is not begun."""
 
     @abstractmethod
     async def close(self) -> bool:

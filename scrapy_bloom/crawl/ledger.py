@@ -2,7 +2,7 @@
 
 What a page has led to is asked about before the page is done. Until that is answered, only this
 process knows of it, so the page must stay stored: after a kill it is fetched again. A job directory
-answers at once, so nothing ever waits there.
+answers at once, so there a page waits only for its items to be written out.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Withheld:
         self._backend.withhold(marks)
 
     def end(self, visit: Visit) -> None:
-        """Withhold the marks of a visit that is done no longer."""
+        """Withhold the marks of a visit no longer: it is done."""
         self._in_flight.release(visit)
         if visit.marks:
             self._backend.withhold(visit.marks, is_over=True)

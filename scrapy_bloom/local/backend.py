@@ -313,7 +313,7 @@ class LocalBackend(Backend):
             await run_beside(self._store.log.catch_up)
 
     def stop(self) -> None:
-        """Note the spider's last state."""
+        """Note the spider's last state, which the last exchange writes."""
         self._note_state()
 
     async def close(self) -> bool:

@@ -245,9 +245,9 @@ class SharedKey:
         if word == b"broken":
             raise BackendError(
                 f"{self.place}: a call failed half-way"
-                f" ({parts[0].decode(errors='replace')}). All marks were dropped, and pages are"
-                f" fetched again. Does another program write to keys that begin with this"
-                f" one?"
+                f" ({parts[0].decode(errors='replace')}). All marks were dropped. Start the"
+                f" crawl again: it fetches its pages again. Does another program write to keys"
+                f" that begin with this one?"
             )
         if word != b"ok":
             raise Surprise(word)

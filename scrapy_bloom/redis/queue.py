@@ -3,8 +3,8 @@
 The backend decides what to say and when; the key below says it, and knows what the server told.
 
 A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
-taken by a worker, on the failed list, or done. One call marks it and queues it, so mark and request
-live and die together.
+left to other workers that may be able to read it, taken by a worker, on the failed list, or done.
+One call marks it and queues it, so mark and request live and die together.
 
 A call has three steps, so that the event loop never waits for the server: :meth:`prepare` builds
 it, :meth:`carry_out` makes it in a thread, and :meth:`settle` applies the answer.

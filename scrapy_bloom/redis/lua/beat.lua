@@ -2,7 +2,7 @@
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  after how many tries a request is moved to the failed list
 -- ARGV[5]  "1" to give up the lease instead: a request blocks the worker
--- Answers {"ok", how many requests of dead workers were put back, how many of them went to the failed list, the count
+-- Answers {"ok", how many requests of dead workers were put back, how many others went to the failed list, the count
 --          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'forgotten', 'deleted', 'well')
