@@ -60,8 +60,7 @@ until then, and a slow one after many of them would let many more pile up."""
 STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
 
-_FEW: Final = 100  # requests: as long as more wait, no failed one is put back
-_AT_ONCE: Final = 100  # failed requests that are put back at once
+_AT_ONCE: Final = 100  # most failed requests that are put back to find one that may be sent
 
 _SLOWEST: Final = 5.0  # seconds between two attempts while the disk is full
 
@@ -197,9 +196,7 @@ class LocalBackend(Backend):
         if self.broken or not self._queues.has_room:
             return None
         try:
-            if self._store.failed.left and self._queues.size < _FEW:
-                self._put_back()
-            taken = self._queues.pop()
+            taken = self._queues.pop() or self._take_failed()
             if self._queues.postponed:
                 self._changed()
         except sqlite3.Error as error:
@@ -240,10 +237,27 @@ class LocalBackend(Backend):
         if way:
             self._store.filter.forget_many(way)
 
+    def _take_failed(self) -> tuple[Request, Taken] | None:
+        """Take a request that failed in an earlier run, if no other may be sent now.
+
+        Each is put back only when its turn comes: put back earlier, it would be sent before what
+        waits if Scrapy's queue takes the newest first, or if its priority is higher.
+        """
+        list_, queues, taken = self._store.failed, self._queues, None
+        for _ in range(_AT_ONCE):  # those of hosts that are left alone wait with the others
+            left = list_.left
+            if taken or not left or queues.ready or not queues.has_room:
+                break
+            self._put_back()
+            if list_.left == left:  # the others are start requests, and start() is not through
+                break
+            taken = queues.pop()
+        return taken
+
     def _put_back(self) -> None:
-        """Put some failed requests of earlier runs back: they come behind all others."""
+        """Put a failed request of an earlier run back."""
         list_ = self._store.failed
-        for id_, failed in list_.due(_AT_ONCE, starts=self._engine.has_started):
+        for id_, failed in list_.due(1, starts=self._engine.has_started):
             try:
                 if failed is None:
                     raise ValueError("its bytes do not match their checksum")
@@ -254,7 +268,7 @@ class LocalBackend(Backend):
                 self._queues.unreadable.append(problem)
             elif failed is not None:
                 list_.remove(id_, failed)
-        self._changed()
+            self._changed()
 
     # Download slots
 

@@ -17,6 +17,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
 
 _COLUMNS: Final = "id, run, kind, message, date, tries, start, body, crc"
+_LAST: Final = 2**63 - 1  # the highest id
 
 
 class FailedList:
@@ -78,6 +79,8 @@ class FailedList:
         for row in found:
             self._after, self.left = row[0], self.left - 1
             yield row[0], _read(row)
+        if not found:
+            self._after = _LAST  # or each call would look through all that have failed
         if not found and starts:
             for mark in [*islice(self._starts, most)]:
                 yield self._pop_start(mark)

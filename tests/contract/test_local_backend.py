@@ -9,7 +9,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.squeues import PickleFifoDiskQueue
+from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
 from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.internals import database_of
@@ -36,7 +36,7 @@ class Engine(SimpleNamespace):
         self.woken += 1
 
 
-async def opened_in(job):
+async def opened_in(job, order=PickleFifoDiskQueue):
     """Return a job directory in which all hosts share one queue; and its engine."""
     crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
     engine.is_from_start, engine.stats = lambda _: False, crawler.stats
@@ -45,7 +45,7 @@ async def opened_in(job):
         *(crawler, Spider("spider"), settings, Report(crawler), engine),
         *(Identifier(crawler, settings), SimpleNamespace(kept_marks={})),
     )
-    kind = QueueKind.of("", PickleFifoDiskQueue)
+    kind = QueueKind.of("", order)
     classes = QueueClasses(ScrapyPriorityQueue, kind, None)
     return await LocalBackend.open(crawl, job, classes, unclean=False), engine
 
@@ -250,3 +250,45 @@ async def test_restarts_within_a_minute_count_as_one_run_that_has_failed(job, cl
     for fetched in (pages, pages, 0):
         clock[0] += 2 * HOUR
         assert await fail_all(job, pages) == fetched
+
+
+@pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])
+@ensureDeferred
+async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(job, order):
+    """Whatever Scrapy's queue takes first, and whatever the priorities."""
+    backend, _ = await opened_in(job, order)
+    for number in range(3):
+        backend.offer(Request(f"http://a.test/bad{number}", priority=5), 0.0, None, None)
+        _, taken = backend.take()
+        backend.fail(taken, Reason("503"), ())
+    for number in range(4):
+        backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
+    assert await backend.close()
+    backend, _ = await opened_in(job, order)
+    fetched = []
+    while (found := backend.take()) is not None:
+        page = found[0].url.rpartition("/")[2]
+        fetched.append(page)
+        if page in ("0", "bad0", "bad1"):  # a page has links
+            backend.offer(Request(f"http://a.test/from-{page}"), 0.0, None, None)
+    assert {*fetched[:5]} == {"0", "1", "2", "3", "from-0"}
+    assert fetched[5:] == ["bad0", "from-bad0", "bad1", "from-bad1", "bad2"]
+    assert backend.over
+    assert await backend.close()
+
+
+@ensureDeferred
+async def test_what_has_failed_at_a_host_left_alone_is_in_nobodys_way(job):
+    backend, _ = await opened_in(job)
+    for host in "aaab":
+        backend.offer(Request(f"http://{host}.test/"), 0.0, None, None)
+        _, taken = backend.take()
+        backend.fail(taken, Reason("503"), ())
+    assert await backend.close()
+    backend, _ = await opened_in(job)
+    backend.hold(Request("http://a.test/"), 60)
+    request, _ = backend.take()
+    assert request.url == "http://b.test/"
+    assert backend.take() is None
+    assert not backend.over
+    assert await backend.close()
