@@ -412,8 +412,8 @@ class Frontier:
         self._note_ended()
         if count > 0:
             self._report.info(
-                f"The spider is closing: finishing {counted(count, 'page')}; Ctrl-C again is safe:"
-                f" they are fetched again."
+                f"Closing: finishing {counted(count, 'page')} in flight. A second Ctrl-C is safe;"
+                f" the next run fetches whatever is unfinished."
             )
 
     def _log_error(self, error: Exception) -> None:

@@ -375,5 +375,5 @@ def test_what_has_not_begun_goes_back_as_soon_as_the_spider_closes(calls, caplog
     crawl.look()
     assert crawl.backend.stopped
     assert crawl.engine.working == {page}
-    [said] = [text for text in caplog.messages if text.startswith("The spider is closing")]
-    assert "finishing 1 page;" in said
+    [said] = [text for text in caplog.messages if text.startswith("Closing: ")]
+    assert "finishing 1 page in flight." in said

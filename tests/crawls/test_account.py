@@ -222,6 +222,8 @@ async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched
         await crawl(Parsing, settings, url=site.url + "/")
         (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
         assert f"{site.url}/login" in warning
+        complete = "[302, 408, 429, 500, 502, 503, 504, 522, 524] (it replaces the default list)."
+        assert warning.endswith(f"set BLOOM_RETRY_FAILED = {complete}")
         assert account() == {"done": 2, "redirected": 12, "waiting": 0}
         logged_in = True
         await crawl(Parsing, settings, url=site.url + "/")
@@ -229,7 +231,10 @@ async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched
     with Pages(pages) as site:
         logged_in, url = False, {"url": site.url + "/"}
         settings["BLOOM_RETRY_FAILED"] = [302]
+        caplog.clear()
         await crawl(Parsing, settings, **url)
+        (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
+        assert warning.endswith(" fetches them again, since 302 counts as failed here.")
         assert account() == {"done": 4, "redirected": 12, "failed": 12, "waiting": 0, "302": 12}
         logged_in = True
         crawler = await crawl(Parsing, settings, **url)

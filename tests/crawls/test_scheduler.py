@@ -378,7 +378,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     new, stopped, resumed, finished = (
         text
         for text in messages(caplog)
-        if not text.startswith("The spider is closing")  # if there was time to say so
+        if not text.startswith("Closing: ")  # if there was time to say so
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
