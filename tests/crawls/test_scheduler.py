@@ -426,7 +426,7 @@ async def test_a_job_with_requests_of_its_own_refuses_a_crawl_in_redis(job, capl
     with site() as pages:
         await crawl(Stopping, kept(job, **own), url=pages.url)
     said = await crawl_refused(kept(job, **NOWHERE), caplog)
-    assert "They were left as they are" in said
+    assert "It was left as it is" in said
 
 
 @ensureDeferred
