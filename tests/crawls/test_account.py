@@ -14,6 +14,8 @@ from support.crawling import Follower, at, crawl, make_crawler
 from support.sites import Pages, fan
 from support.waiting import until
 
+from scrapy_bloom.crawl.outcomes import Reason
+
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
@@ -362,6 +364,30 @@ async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_lin
                 if not bug
                 else {"done": 0, "failed": 1, "waiting": 0, "ValueError in parse_and_raise": 1}
             )
+
+
+def test_whatever_an_exception_says_can_be_written():
+    """JSON may have half an emoji."""
+    assert Reason.of(ValueError("not \ud83d")).message == "not ?"
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_whatever_is_in_a_request_its_failure_is_listed(place, account):
+    class Odd(Parsing):
+        def request(self, response, href):
+            metas = {"bloom_tries": 5}, {"redirect_urls": 5, "download_slot": "a"}
+            return response.follow(href, meta=metas[href == "/b"])
+
+        def parse(self, response):
+            yield from super().parse(response)
+            raise ValueError("a bug")
+
+    with Pages({"/": ["/a", "/b"], "/a": [], "/b": []}) as site:
+        for _ in range(2):
+            await crawl(Odd, {**place, **QUICK}, url=site.url + "/")
+            assert account() == {"done": 0, "failed": 3, "waiting": 0, "ValueError in parse": 3}
+    assert site.hits == {"/": 2, "/a": 2, "/b": 2}
 
 
 @at("kept job", "shared")
