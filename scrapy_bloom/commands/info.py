@@ -75,7 +75,7 @@ def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
         else:
-            yield "last run" if run else "written", f"{run} {written}".strip()
+            yield ("last run", f"{run}; last written {written}") if run else ("written", written)
 
 
 def _sizes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -256,7 +256,7 @@ class LocalTarget:
 
     @contextmanager
     def _writing(self, *, new: bool = False) -> Iterator[Store]:
-        """Open the file, and commit what is changed in this block. It is locked.
+        """Open the file, and commit what is changed in this block, if anything. It is locked.
 
         :param new: whether there is none yet.
         """
@@ -264,7 +264,9 @@ class LocalTarget:
             store = self._create() if new else Store(self.path)
             try:
                 yield store
-                if store.clean:
+                if not (new or store.dirty):
+                    store.abandon()
+                elif store.clean:
                     store.close()
                 else:  # a killed run stays one
                     store.commit(sync=True)

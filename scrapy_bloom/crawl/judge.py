@@ -6,6 +6,7 @@ is judged alike either way: :meth:`Judge.check` returns its verdict, or a Deferr
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
@@ -69,7 +70,7 @@ class Judge:
 
     def __init__(self, crawler: Crawler, identifier: Identifier, report: Report) -> None:
         self._crawler, self.identifier, self._report = crawler, identifier, report
-        self._identify, self._max_age = identifier.identify, identifier.max_age
+        self._identify = identifier.identify
         self.ledger = Ledger()
         # Dropped redirects: the mark of their target, and those of the pages on the way.
         self._dropped: deque[tuple[bytes, MarkChain]] = deque(maxlen=MOST_DROPPED)
@@ -98,6 +99,23 @@ class Judge:
             raise
         except Exception as error:  # raising would lose the page
             return self._fail(request, error)
+
+    def _max_age(self, request: Request) -> float | None:
+        """Return for how many seconds the mark of a request counts; log the first invalid age.
+
+        A request with one is filtered as if it had none: unmarked, it would be fetched as often as
+        it is linked to, and the crawl might never end.
+        """
+        try:
+            return self.identifier.max_age(request)
+        except SettingError as error:
+            self._report.once(
+                logging.ERROR,
+                "%s has no maximum age: %s More such requests are not shown.",
+                request,
+                error,
+            )
+            return None
 
     def _answered(
         self,

@@ -308,6 +308,17 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert bloom(f"queue {target} --retry --drop")[0] == 2
 
 
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("line", ["--retry --reason 404", "--drop --reason 404"])
+def test_a_change_of_nothing_writes_nothing(bloom, server, line):
+    failing("kept", server)
+    os.utime("kept/bloom.sqlite", (0, 0))
+    before = everything(Path("kept"))
+    assert bloom(f"queue kept {line}")[1][0].startswith("0 requests ")
+    assert everything(Path("kept")) == before
+    assert told(bloom, "kept")["written"] == 0
+
+
 @pytest.mark.parametrize("place", ["kept", "redis"])
 @pytest.mark.usefixtures("job")
 def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place):
@@ -520,7 +531,7 @@ def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, se
         assert "is using this job directory" in error
     assert everything(job) == before
     crawl.close()
-    assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly ")
+    assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly; last written 20")
     with lock_job(job):  # a copy would be crawled as well, and each page fetched twice
         code, _, (error,) = bloom(f"copy job {server.url}#{next(keys)}")
     assert (code, "is using this job directory" in error) == (2, True)
