@@ -1,6 +1,7 @@
 """Set-ups that do less than they seem to: each is said in one line, with the way out."""
 
 import logging
+import re
 from contextlib import suppress
 
 import pytest
@@ -228,18 +229,18 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
                 close(self.crawler)
             yield from super().parse(response)
 
-    said = (
-        "Closing: finishing 1 page in flight. A second Ctrl-C is safe; the next run fetches"
-        " whatever is unfinished."
-    )
-
     def answer_when_it_is_said(*_):
-        until(lambda: said in caplog.text)
+        until(lambda: "Closing: finishing" in caplog.text)
         return []
 
     with Pages(fan("a", b=answer_when_it_is_said)) as pages:
         await crawl(Closing, settings_at(place, request), url=pages.url + "/")
-    assert warned("Closing: ", logging.INFO) == [said]
+    (said,) = warned("Closing: ", logging.INFO)
+    assert re.fullmatch(
+        r"Closing: finishing (1 page|2 pages) in flight\. A second Ctrl-C is safe; the next run"
+        r" fetches whatever is unfinished\.",
+        said,  # the page that closes it may be through or not
+    )
 
 
 @ensureDeferred
