@@ -29,7 +29,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import RETRY_FAILED, Settings, is_in_redis
+from scrapy_bloom.settings import Settings, failing_statuses, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -206,7 +206,7 @@ class Scheduler(ScrapyScheduler):
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
-        in_flight = InFlight(engine, report, identifier, _failing_statuses(crawler, settings))
+        in_flight = InFlight(engine, report, identifier, failing_statuses(crawler))
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):
@@ -255,10 +255,3 @@ class Scheduler(ScrapyScheduler):
             self.df.close(reason)
             if not stored:
                 self.df.report.set(stats.NOT_STORED, 1)
-
-
-def _failing_statuses(crawler: Crawler, settings: Settings) -> frozenset[int]:
-    """Return the statuses that are failures if no callback gets the response."""
-    chosen = settings[RETRY_FAILED]
-    codes = crawler.settings.getlist("RETRY_HTTP_CODES") if isinstance(chosen, bool) else chosen
-    return frozenset(map(int, codes))

@@ -170,8 +170,9 @@ RETRY_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     read=_read_statuses,
     meaning="Whether the next run fetches pages again that have failed: their download ended in an"
     " error or a status of Scrapy's `RETRY_HTTP_CODES` after all retries, or the project's code"
-    " raised. A list of statuses takes the place of those: `[403, 503]`. With `False`, failed"
-    " pages are done, and counted. It needs `scrapy_bloom.Scheduler`.",
+    " raised. A list of statuses replaces that list, so it must be complete: `[403, 408, 429, 500,"
+    " 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are done, and counted. It"
+    " needs `scrapy_bloom.Scheduler`.",
 )
 RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
@@ -309,6 +310,13 @@ def is_in_redis(written: Mapping[str, Any], *, shared_queue: bool = False) -> bo
         auto = shared_queue or bool(REDIS_URL.read_from(written))
         return {"auto": auto, "redis": True}.get(BACKEND.read_from(written), False)
     return False
+
+
+def failing_statuses(crawler: Crawler) -> frozenset[int]:
+    """Return the statuses that are failures if no callback gets the response."""
+    chosen = Settings.of(crawler)[RETRY_FAILED]
+    codes = crawler.settings.getlist("RETRY_HTTP_CODES") if isinstance(chosen, bool) else chosen
+    return frozenset(map(int, codes))
 
 
 _of_crawls: WeakKeyDictionary[Crawler, Settings] = WeakKeyDictionary()

@@ -88,7 +88,7 @@ class Place(NamedTuple):
             return f"{self.state}{worker}{span}"
         phrases = [self.state]
         if self.number:
-            phrases.append(f"number {self.number:,} of {self.host or 'no host'}")
+            phrases.append(f"{_ordinal(self.number)} in line for {self.host or 'no host'}")
         if self.not_before:
             phrases.append(f"not before {moment(self.not_before)}")
         if self.held_until:
@@ -99,8 +99,18 @@ class Place(NamedTuple):
         """Say when a page that has failed is fetched again, or that it is given up."""
         if self.given_up:
             return f"given up after {counted(self.tries, 'run')}, 'queue --retry' puts it back"
-        left = counted(MOST_TRIES - self.tries, "more failure")
-        return f"the next run fetches it again, and gives it up after {left} an hour apart"
+        left = MOST_TRIES - self.tries
+        apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
+        return (
+            f"the next run fetches it again; it is given up after"
+            f" {counted(left, 'more failed run')}, {apart}"
+        )
+
+
+def _ordinal(number: int) -> str:
+    """Write a number as in ``1,002nd``."""
+    teens = number % 100 in (11, 12, 13)
+    return f"{number:,}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 class Found(NamedTuple):

@@ -44,7 +44,7 @@ def run(args: Namespace, project: Project) -> int:
         return 0
     if args.drop:
         dropped = target.drop(args.reason)
-        show(args, {"dropped": dropped}, [f"{counted(dropped, 'request')} dropped, as if done"])
+        show(args, {"dropped": dropped}, [f"{counted(dropped, 'request')} marked as done"])
         return 0
     facts = target.info()
     if "waiting" not in facts:
@@ -81,8 +81,8 @@ def _failed_lines(args: Namespace, shown: list[FailedRequest], count: int) -> It
         line = line_for(args, "queue", "--failed", *why, "--peek", str(count))
         yield f"{len(shown):,} of {count:,} shown. All: {line}"
     yield (
-        f"The next run fetches them again, but for those that have failed in {MOST_TRIES} runs. To"
-        f" put all back: {line_for(args, 'queue', '--retry', *why)}"
+        f"The next run fetches them again, except those given up after failing in {MOST_TRIES}"
+        f" runs. To fetch all of them: {line_for(args, 'queue', '--retry', *why)}"
     )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import shutil
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from threading import Event
 from typing import Any, Final
 
 from scrapy_bloom.commands.info import delays, owner, status
@@ -43,14 +45,23 @@ def draw(looks: Iterable[tuple[dict[str, Any], str]]) -> None:
 
     :param looks: facts, and why they are of an earlier time; empty if they are not.
     """
-    console, last = Console(highlight=False), Group()
+    console, last, interrupted = Console(highlight=False), Group(), Event()
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt  # which is lost where Python cannot raise, in a destructor say
+
+    before = signal.signal(signal.SIGINT, interrupt)
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         for facts, problem in looks:
+            if interrupted.is_set():
+                break
             last = view(facts, *console.size, problem)
             live.update(last, refresh=True)
+    signal.signal(signal.SIGINT, before)
     console.print(last)
 
 

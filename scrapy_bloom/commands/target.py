@@ -56,9 +56,10 @@ def target_of(project: Project, where: str | None) -> Target:
         if not is_in_redis(project.scrapys, shared_queue=shared):
             if folder := project.scrapys["JOBDIR"]:  # Scrapy's own function would create it
                 return LocalTarget(Path(folder), project)
+            hint = " If the spider's custom_settings have it, add --spider NAME."
             raise SettingError(
                 f"expected a TARGET: {_KINDS}. The settings have neither a JOBDIR nor a"
-                f" BLOOM_REDIS_URL"
+                f" BLOOM_REDIS_URL.{'' if project.spider else hint}"
             )
         if not project.spider and "%(spider)s" in settings[REDIS_KEY]:
             raise SettingError("expected a TARGET, or the name of a spider with --spider")

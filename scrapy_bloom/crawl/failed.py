@@ -53,13 +53,16 @@ class Failed(NamedTuple):
         :param read: reads a request. In Redis, where a stranger may have written it, that is
             :meth:`Reading.fields`; the original, which comes out of it, is a stranger's, too.
         """
-        body = read(stored)["meta"].get(ORIGINAL) or stored
-        fields = read(body)
-        tries, last = fields["meta"].get(TRIES, (0, 0.0))
-        if not 0 <= now - last < APART:
-            tries, last = tries + 1, now
-        fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
-        body = write_fields(fields, like=body)
+        try:
+            body = read(stored)["meta"].get(ORIGINAL) or stored
+            fields = read(body)
+            tries, last = fields["meta"].get(TRIES, (0, 0.0))
+            if not 0 <= now - last < APART:
+                tries, last = tries + 1, now
+            fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
+            body = write_fields(fields, like=body)
+        except Exception:  # of the project's: it is listed all the same, and never given up
+            body, tries = stored, 0
         return cls(reason.kind, reason.message, now, tries, worker, body)
 
     @property

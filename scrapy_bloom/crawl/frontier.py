@@ -250,7 +250,11 @@ class Frontier:
         if origin is not None:
             self._in_flight.await_verdict(origin)
             self._await_original(request, origin)  # it may end before the verdict is known
-        verdict = await answer
+        try:
+            verdict: Any = await answer
+        except Exception as error:  # the project's stats or meta: it was stored, or was there
+            self._report.check_failed(request, error)
+            verdict = ERROR
         if verdict is SEEN:
             self._note_duplicate(request, origin)
         elif origin is not None:
@@ -412,8 +416,8 @@ class Frontier:
         self._note_ended()
         if count > 0:
             self._report.info(
-                f"The spider is closing: finishing {counted(count, 'page')}; Ctrl-C again is safe:"
-                f" they are fetched again."
+                f"Closing: finishing {counted(count, 'page')} in flight. A second Ctrl-C is safe;"
+                f" the next run fetches whatever is unfinished."
             )
 
     def _log_error(self, error: Exception) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import WINDOW, Settings
+from scrapy_bloom.settings import RETRY_FAILED, WINDOW, Settings, failing_statuses
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -117,11 +117,23 @@ class Report:
         if self._redirected[url] == _MANY and self._walls < _MOST_WALLS:
             self._walls += 1
             self.warn(
-                f"{_MANY} pages were redirected to {url}, which was fetched for another one: a page"
-                f" to log in, or that blocks crawlers? They are not parsed, and count as redirected"
-                f" to pages seen before. To have them fetched again by the next run, add the status"
-                f" of the redirect to BLOOM_RETRY_FAILED, such as [302, 503]."
+                f"{_MANY} pages were redirected to {url}, which was fetched for another one:"
+                f" probably a login page, or one that blocks crawlers. They are not parsed, and"
+                f" count as redirected to pages seen before.{self._way_back(request)}"
             )
+
+    def _way_back(self, request: Request) -> str:
+        """Say how pages that are redirected like this one are fetched again."""
+        status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
+        if not isinstance(status, int):  # a meta refresh has none
+            return ""
+        statuses = failing_statuses(self._crawler)
+        if status in statuses and Settings.of(self._crawler)[RETRY_FAILED] is not False:
+            return f" The next run fetches them again, since {status} counts as failed here."
+        return (
+            f" To have the next run fetch such pages again, set BLOOM_RETRY_FAILED ="
+            f" {sorted({*statuses, status})} (it replaces the default list)."
+        )
 
     def flush(self) -> None:
         """Bring Scrapy's stats up to date."""

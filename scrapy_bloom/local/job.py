@@ -322,16 +322,17 @@ def check_unused(folder: Path) -> None:
 
     :raises StateError: if it has requests or marks. Everything is left as it is.
     """
-    stored, way = file_in(folder), f"set {BACKEND.setting} = 'local'"
+    stored = file_in(folder)
+    way = f"remove BLOOM_REDIS_URL, or set {BACKEND.setting} = 'local'"
     if not read_meta(stored)[0]:
         stored, way = folder / SCRAPYS_QUEUE, "remove your SCHEDULER"
         if not waits_with_scrapy(folder):
             return
     raise StateError(
-        f"{stored}: found requests or marks of this job's earlier runs, expected none, because with"
-        f" scrapy_bloom.Scheduler and the filter in Redis they are kept there. They were left as"
-        f" they are. To resume with them {way}; if they were copied to Redis, remove your"
-        f" JOBDIR; to start over choose another one."
+        f"JOBDIR = {str(folder)!r} holds a crawl, in {stored.name}, but the settings say that it is"
+        f" in Redis (BLOOM_REDIS_URL, or {BACKEND.setting} = 'redis'). It was left as it is. If you"
+        f" have copied it to Redis, remove JOBDIR. To resume it from disk, {way}. To start over,"
+        f" choose another JOBDIR."
     )
 
 

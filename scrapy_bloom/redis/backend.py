@@ -261,7 +261,7 @@ class RedisBackend(Backend):
         self._soon(self._pacing.until_urgent())
 
     def _look_if_low(self) -> None:
-        if self._pacing.is_low:
+        if self._pacing.is_low and not self._stopped:
             self._soon(self._pacing.until_look())
 
     # Calls

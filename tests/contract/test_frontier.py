@@ -243,6 +243,18 @@ def test_a_page_is_done_once_what_it_led_to_is_answered(calls):
     assert crawl.dropped == children[1:]
 
 
+def test_a_page_is_done_although_an_answer_cannot_be_read(calls):
+    """The project's stats or meta may raise then."""
+    crawl = Crawling(calls, answers_later=True)
+    page = crawl.begin()
+    crawl.frontier.enqueue(Request("https://a.test/1"))
+    crawl.end(page)
+    _, _, answer = crawl.backend.asked.pop()
+    answer.errback(ValueError("no chain"))
+    crawl.look()
+    assert crawl.backend.released == [page.url]
+
+
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_pages_are_done_although_forgetting_fails(calls, monkeypatch, later):
     crawl = Crawling(calls)
@@ -375,5 +387,5 @@ def test_what_has_not_begun_goes_back_as_soon_as_the_spider_closes(calls, caplog
     crawl.look()
     assert crawl.backend.stopped
     assert crawl.engine.working == {page}
-    [said] = [text for text in caplog.messages if text.startswith("The spider is closing")]
-    assert "finishing 1 page;" in said
+    [said] = [text for text in caplog.messages if text.startswith("Closing: ")]
+    assert "finishing 1 page in flight." in said

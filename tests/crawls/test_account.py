@@ -14,6 +14,8 @@ from support.crawling import Follower, at, crawl, make_crawler
 from support.sites import Pages, fan
 from support.waiting import until
 
+from scrapy_bloom.crawl.outcomes import Reason
+
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
@@ -222,6 +224,8 @@ async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched
         await crawl(Parsing, settings, url=site.url + "/")
         (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
         assert f"{site.url}/login" in warning
+        complete = "[302, 408, 429, 500, 502, 503, 504, 522, 524] (it replaces the default list)."
+        assert warning.endswith(f"set BLOOM_RETRY_FAILED = {complete}")
         assert account() == {"done": 2, "redirected": 12, "waiting": 0}
         logged_in = True
         await crawl(Parsing, settings, url=site.url + "/")
@@ -229,7 +233,10 @@ async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched
     with Pages(pages) as site:
         logged_in, url = False, {"url": site.url + "/"}
         settings["BLOOM_RETRY_FAILED"] = [302]
+        caplog.clear()
         await crawl(Parsing, settings, **url)
+        (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
+        assert warning.endswith(" fetches them again, since 302 counts as failed here.")
         assert account() == {"done": 4, "redirected": 12, "failed": 12, "waiting": 0, "302": 12}
         logged_in = True
         crawler = await crawl(Parsing, settings, **url)
@@ -357,6 +364,30 @@ async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_lin
                 if not bug
                 else {"done": 0, "failed": 1, "waiting": 0, "ValueError in parse_and_raise": 1}
             )
+
+
+def test_whatever_an_exception_says_can_be_written():
+    """JSON may have half an emoji."""
+    assert Reason.of(ValueError("not \ud83d")).message == "not ?"
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_whatever_is_in_a_request_its_failure_is_listed(place, account):
+    class Odd(Parsing):
+        def request(self, response, href):
+            metas = {"bloom_tries": 5}, {"redirect_urls": 5, "download_slot": "a"}
+            return response.follow(href, meta=metas[href == "/b"])
+
+        def parse(self, response):
+            yield from super().parse(response)
+            raise ValueError("a bug")
+
+    with Pages({"/": ["/a", "/b"], "/a": [], "/b": []}) as site:
+        for _ in range(2):
+            await crawl(Odd, {**place, **QUICK}, url=site.url + "/")
+            assert account() == {"done": 0, "failed": 3, "waiting": 0, "ValueError in parse": 3}
+    assert site.hits == {"/": 2, "/a": 2, "/b": 2}
 
 
 @at("kept job", "shared")

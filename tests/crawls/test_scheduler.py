@@ -378,7 +378,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     new, stopped, resumed, finished = (
         text
         for text in messages(caplog)
-        if not text.startswith("The spider is closing")  # if there was time to say so
+        if not text.startswith("Closing: ")  # if there was time to say so
     )
     state, known = f"{job}/bloom.sqlite", crawler.stats.get_value("bloom/restored")
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
@@ -426,7 +426,7 @@ async def test_a_job_with_requests_of_its_own_refuses_a_crawl_in_redis(job, capl
     with site() as pages:
         await crawl(Stopping, kept(job, **own), url=pages.url)
     said = await crawl_refused(kept(job, **NOWHERE), caplog)
-    assert "They were left as they are" in said
+    assert "It was left as it is" in said
 
 
 @ensureDeferred

@@ -277,7 +277,7 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     named = shlex.join(["scrapy", "bloom", "queue", target])
     assert code == 1
     assert lines[-2] == f"2 of 8 shown. All: {named} --failed --reason ValueError --peek 8"
-    assert lines[-1].endswith(f" runs. To put all back: {named} --retry --reason ValueError")
+    assert lines[-1].endswith(f" runs. To fetch all of them: {named} --retry --reason ValueError")
     facts = told(bloom, target, "queue --failed --reason ValueError --peek 8")
     assert (len(facts["failed"]), facts["count"]) == (8, 8)
     shown = fields(bloom(f"info {target}")[1])
@@ -293,7 +293,7 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert all(bool(row["worker"]) is (place == "redis") for row in rows)
     assert bloom(f"queue {target} --drop --reason 503") == (
         0,
-        ["12 requests dropped, as if done"],
+        ["12 requests marked as done"],
         [],
     )
     assert told(bloom, target)["account"]["done"] == 12
@@ -435,6 +435,7 @@ def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, ser
         ("plan many", "pages = 'many'"),
         ("plan 10M -p 2", "error_rate = '2'"),
         ("info", "expected a TARGET"),
+        ("info", "a BLOOM_REDIS_URL. If the spider's custom_settings have it, add --spider NAME."),
         ("info jb", "jb: found no filter."),
         ("top job", "found a filter without requests"),
         ("top job --interval 0", "--interval = '0': must be seconds from 0.1 to 3600."),

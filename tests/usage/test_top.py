@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from unicodedata import category
 
@@ -32,7 +33,7 @@ from scrapy_bloom.crawl.pace import Pace
 pytest.importorskip("rich")
 from rich.console import Console
 
-from scrapy_bloom.commands.screen import view
+from scrapy_bloom.commands.screen import draw, view
 
 ACCOUNT = {
     "done": 30,
@@ -327,6 +328,22 @@ def test_ctrl_c_ends_it_and_leaves_the_last_view(tmp_path):
     assert "Traceback" not in output()
     assert "\x1b[2J" not in last
     assert last.count("pages known") == 1
+
+
+def test_ctrl_c_ends_it_wherever_it_comes():
+    """Python loses it in destructors and callbacks."""
+
+    def looks():
+        for number in count():
+            assert number < 3
+            if number == 1:
+                with suppress(KeyboardInterrupt):
+                    signal.raise_signal(signal.SIGINT)
+            yield Rates().add(facts(), at=10.0), ""
+
+    handler = signal.getsignal(signal.SIGINT)
+    draw(looks())
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_it_keeps_looking_while_the_server_is_away():

@@ -32,7 +32,10 @@ pytestmark = pytest.mark.server
 SITE = "http://books.test"
 mark_of = CanonicalRequestFingerprinter().fingerprint
 
-AGAIN = "the next run fetches it again, and gives it up after 2 more failures an hour apart"
+AGAIN = (
+    "the next run fetches it again; it is given up after 2 more failed runs, each at least an hour"
+    " after the last"
+)
 GIVEN_UP = "given up after 3 runs, 'queue --retry' puts it back"
 
 
@@ -122,7 +125,7 @@ def test_a_job_says_where_each_page_is(bloom):
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [
-        "waiting or in flight, number 2 of books.test",
+        "waiting or in flight, 2nd in line for books.test",
         "waiting or in flight, not before @900",
         f"failed @000: 503; {AGAIN}",
         f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
@@ -131,7 +134,7 @@ def test_a_job_says_where_each_page_is(bloom):
         "unknown",
     ]
     _, lines, _ = bloom("why kept http://busy.test/")
-    assert lines[1].endswith("number 1 of busy.test, its host is left alone until @300")
+    assert lines[1].endswith("1st in line for busy.test, its host is left alone until @300")
 
 
 def test_redis_says_where_each_page_is(bloom, redis):
@@ -147,16 +150,16 @@ def test_redis_says_where_each_page_is(bloom, redis):
     assert flew.startswith(f"in flight at worker {name}")
     assert others == [
         f"failed @000 at worker w7: 503; {AGAIN}",
-        "waiting, number 1 of books.test",
-        "waiting, number 3 of books.test",
-        "waiting, number 4 of books.test",
+        "waiting, 1st in line for books.test",
+        "waiting, 3rd in line for books.test",
+        "waiting, 4th in line for books.test",
         "waiting, not before @900",
         "unknown",
     ]
     assert [each.id for each in (flying, done)]
     redis.key.call(Call(holds={b"books.test": time.monotonic() + 300}))
     (held,) = told(bloom, redis.target, "b")
-    assert held == "waiting, number 2 of books.test, its host is left alone until @300"
+    assert held == "waiting, 2nd in line for books.test, its host is left alone until @300"
 
 
 def test_it_says_for_how_long_a_page_has_been_in_flight(bloom, redis, server):
@@ -195,7 +198,7 @@ def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, re
     redis.offer(made)
     for target in ("kept", redis.target):
         found = told(bloom, target, "first", "way", "there")
-        assert [each.rpartition(",")[2] for each in found] == [" number 1 of books.test"] * 3
+        assert [each.rpartition(",")[2] for each in found] == [" 1st in line for books.test"] * 3
 
 
 def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom, monkeypatch):

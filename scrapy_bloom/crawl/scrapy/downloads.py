@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sized
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -125,9 +126,11 @@ def leave_first_slot(request: Request) -> None:
     It is that of the host from which it was redirected: the pace and the holds of its own host
     would not count.
     """
-    before = request.meta.get("redirect_urls", ())
-    if before and request.meta.get("download_slot") in {urlsplit(url).hostname for url in before}:
-        del request.meta["download_slot"]
+    meta = request.meta
+    if "redirect_urls" in meta and "download_slot" in meta:
+        with suppress(TypeError, ValueError):  # they may be anything
+            if meta["download_slot"] in {urlsplit(url).hostname for url in meta["redirect_urls"]}:
+                del meta["download_slot"]
 
 
 def slot_folder(slot: str) -> str:
