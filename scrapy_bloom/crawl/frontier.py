@@ -268,11 +268,9 @@ class Frontier:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)
         else:
-            spider = self._spider
-            self._dupefilter.log(request, spider)
-            self._crawler.signals.send_catch_log(
-                signals.request_dropped, request=request, spider=spider
-            )
+            send = self._crawler.signals.send_catch_log
+            self._dupefilter.log(request, self._spider)
+            send(signals.request_dropped, request=request, spider=self._spider)
 
     def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it stored."""
