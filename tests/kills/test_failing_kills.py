@@ -32,7 +32,8 @@ def test_what_fails_while_a_crawl_is_killed_is_parsed_by_the_next_runs(project):
             settings["SCHEDULER"] = "scrapy_bloom.Scheduler"
             assert project.crawl(site, **settings).end() == 0
         assert site.missed == set(), tally
-    assert len(items_in(feed)) == PAGES
+    # One that was parsed before a kill may be parsed again where a link has another spelling.
+    assert {site.page(url.removeprefix(site.url[:-1])) for url in items_in(feed)} == {*range(PAGES)}
     print(f"failing: {tally.total()} kills, {stops} stops, {runs} runs after that")  # noqa: T201
 
 
