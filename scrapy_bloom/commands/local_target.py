@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -30,7 +29,8 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.local.backend import STATUSES
+from scrapy_bloom.local.backend import account_of
+from scrapy_bloom.local.failed import reasons_in
 from scrapy_bloom.local.job import (
     DIGEST,
     FILTER,
@@ -47,7 +47,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
-from scrapy_bloom.local.store import NAME, NUMBER_BITS, Store
+from scrapy_bloom.local.store import NAME, Store, sizes_in
 
 _UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
@@ -112,23 +112,22 @@ class LocalTarget:
             meta = dict(file.rows(database, "meta"))
             if meta.get(KIND) != REQUESTS:
                 raise no_requests(self.name)
-            asked = (
-                "SELECT path, count(*) FROM requests JOIN queues ON queues.id = requests.id >> ?"
-            )
-            sizes = dict(database.execute(f"{asked} GROUP BY 1", (NUMBER_BITS,)))
+            sizes = sizes_in(database)
+            later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
-            failed = dict(database.execute("SELECT kind, count(*) FROM failed GROUP BY kind"))
+            failed = reasons_in(database)
             last_run = _last_run(meta, clean=bool(file.read_counters(database).clean))
             written, waiting = _last_commit(self.path), sum(sizes.values())
+            in_flight = int(meta.get(IN_FLIGHT, 0))
         return {
             "target": self.name,
             **asdict(identity_of(self.path, meta)),
             "items": max(0, marks - again),
-            "account": _account(meta, failed, waiting)._asdict(),
+            "account": account_of(meta, failed, waiting, in_flight)._asdict(),
             "waiting": waiting,
-            "in_flight": int(meta.get(IN_FLIGHT, 0)),
-            "later": sizes.get(LATER, 0),
+            "in_flight": in_flight,
+            "later": sum(sizes[id_] for id_ in later),
             "holds": stored_holds(meta),
             "last_run": last_run,
             "written": written,
@@ -324,25 +323,8 @@ def identity_in(store: Store) -> Identity:
 
 def account_in(store: Store) -> Account:
     """Return what has become of the pages of a crawl, as of its last commit."""
-    return _account(store.meta, store.failed.reasons, len(store))
-
-
-def _account(meta: Mapping[str, Any], failed: Mapping[str, int], stored: int) -> Account:
-    """Return what has become of the pages of a crawl, as of its last commit.
-
-    :param failed: how many have failed for each reason.
-    :param stored: how many requests are not done.
-    """
-    in_flight = int(meta.get(IN_FLIGHT, 0))
-    return Account(
-        done=meta.get(Ended.DONE.value, 0),
-        redirected=meta.get(Ended.REDIRECTED.value, 0),
-        failed=sum(failed.values()),
-        waiting=stored - in_flight,
-        in_flight=in_flight,
-        reasons=failed,
-        statuses=json.loads(meta.get(STATUSES) or "{}"),
-    )
+    in_flight = int(store.meta.get(IN_FLIGHT, 0))
+    return account_of(store.meta, store.failed.reasons, len(store), in_flight)
 
 
 def _last_commit(path: Path) -> float:

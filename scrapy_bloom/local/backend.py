@@ -8,13 +8,13 @@ import pickle
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
@@ -375,16 +375,8 @@ class LocalBackend(Backend):
         return len(self) - self._queues.ready, self._queues.next_due
 
     def account(self) -> Account:
-        meta, failed, in_flight = self._store.meta, self._store.failed, self._store.in_flight
-        return Account(
-            done=meta.get(Ended.DONE.value, 0),
-            redirected=meta.get(Ended.REDIRECTED.value, 0),
-            failed=len(failed),
-            waiting=len(self._store) - in_flight,
-            in_flight=in_flight,
-            reasons=failed.reasons,
-            statuses=+self._statuses,
-        )
+        store = self._store
+        return account_of(store.meta, store.failed.reasons, len(store), store.in_flight)
 
     def info(self) -> FilterInfo:
         return self._store.filter.info()
@@ -473,4 +465,24 @@ def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None
         path,
         errors[0],
         stats.UNREADABLE.key,
+    )
+
+
+def account_of(
+    meta: Mapping[str, Any], failed: Mapping[str, int], stored: int, in_flight: int
+) -> Account:
+    """Return what has become of the pages of a crawl.
+
+    :param meta: its notes.
+    :param failed: how many have failed for each reason.
+    :param stored: how many requests are not done, those in flight among them.
+    """
+    return Account(
+        done=meta.get(Ended.DONE.value, 0),
+        redirected=meta.get(Ended.REDIRECTED.value, 0),
+        failed=sum(failed.values()),
+        waiting=stored - in_flight,
+        in_flight=in_flight,
+        reasons=failed,
+        statuses=json.loads(meta.get(STATUSES) or "{}"),
     )

@@ -20,6 +20,12 @@ _COLUMNS: Final = "id, run, kind, message, date, tries, start, body, crc"
 _LAST: Final = 2**63 - 1  # the highest id
 
 
+def reasons_in(database: sqlite3.Connection) -> Counter[str]:
+    """Return how many requests have failed for each reason."""
+    kinds = database.execute("SELECT kind, count(*) FROM failed GROUP BY kind")
+    return Counter(dict(kinds))
+
+
 class FailedList:
     """The failed list of a job. Changes are collected in memory; :meth:`write` writes them.
 
@@ -33,8 +39,7 @@ class FailedList:
 
     def __init__(self, database: sqlite3.Connection, run: int) -> None:
         self._database, self.run = database, run
-        kinds = database.execute("SELECT kind, count(*) FROM failed GROUP BY kind")
-        self.reasons: Counter[str] = Counter(dict(kinds))
+        self.reasons = reasons_in(database)
         due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
         (self.left,) = database.execute(due, (run, MOST_TRIES)).fetchone()
         self._new: dict[int, tuple[Failed, bytes | None]] = {}

@@ -382,8 +382,7 @@ class Store:
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()
-        asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
-        sizes: dict[int, int] = dict(database.execute(asked, (NUMBER_BITS,)))
+        sizes = sizes_in(database)
         self.queues = {
             number: StoredQueue(path, slot, sizes.get(number, 0), stored=True)
             for number, path, slot in file.rows(database, "queues")
@@ -504,6 +503,12 @@ class Store:
 
 def _span(window: float | None) -> str | None:
     return None if window is None else write_span(window)
+
+
+def sizes_in(database: sqlite3.Connection) -> dict[int, int]:
+    """Return how many requests the queues have that are not done, by their numbers."""
+    asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
+    return dict(database.execute(asked, (NUMBER_BITS,)))
 
 
 def _check_place(path: Path, place: os.stat_result) -> None:
