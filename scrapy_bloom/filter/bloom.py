@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, NoReturn
 from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.filter.dated import DatedSlices
+from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.filter.slices import EMPTY, Slice
 from scrapy_bloom.filter.stored import read_filter, tables_of
-from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, Span, read_age, write_span
+from scrapy_bloom.values import (
+    DEFAULT_CAPACITY,
+    DEFAULT_ERROR_RATE,
+    Span,
+    read_age,
+    read_capacity,
+    read_error_rate,
+    read_window,
+    write_span,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +65,7 @@ class LocalFilter(DatedSlices):
         clock: as given.
     """
 
-    def __init__(  # said here, so that errors name this class
+    def __init__(
         self,
         capacity: float | str = DEFAULT_CAPACITY,
         error_rate: float | str = DEFAULT_ERROR_RATE,
@@ -64,7 +74,12 @@ class LocalFilter(DatedSlices):
         digests: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(capacity, error_rate, window=window, digests=digests, clock=clock)
+        self.capacity = read_capacity("capacity", capacity)
+        self.error_rate = read_error_rate("error_rate", error_rate)
+        self.window = read_window("window", window)
+        self.digests, self.clock = digests, clock
+        self.again, self.ages, self.changes = {}, {}, None
+        self.adopt(new_secret(), [], 1)
 
     def __len__(self) -> int:
         """Return how many fingerprints were added, but for those that were called seen."""

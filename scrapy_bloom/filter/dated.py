@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from math import inf
 
-from scrapy_bloom.filter.hashing import make_probe, new_secret
+from scrapy_bloom.filter.hashing import make_probe
 from scrapy_bloom.filter.sizing import (
     PARTS,
     SliceSpec,
@@ -16,14 +15,6 @@ from scrapy_bloom.filter.sizing import (
     next_slice,
 )
 from scrapy_bloom.filter.slices import Changes, Slice
-from scrapy_bloom.values import (
-    DEFAULT_CAPACITY,
-    DEFAULT_ERROR_RATE,
-    Span,
-    read_capacity,
-    read_error_rate,
-    read_window,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +25,8 @@ class DatedSlices:
     Without a window all have one date, and none is ever over. With one, slices of one date are a
     generation: a new one begins every eighth of the window, and the oldest goes whole.
 
-    The parameters are those of :class:`~scrapy_bloom.LocalFilter`.
+    :class:`~scrapy_bloom.LocalFilter` says what its parameters are, and sets all that is declared
+    here before it calls :meth:`adopt`.
 
     Attributes:
         secret: the key of its hash, 16 bytes. Anyone who knows it can make any page look seen.
@@ -47,23 +39,14 @@ class DatedSlices:
             default, records nothing.
     """
 
-    def __init__(
-        self,
-        capacity: float | str = DEFAULT_CAPACITY,
-        error_rate: float | str = DEFAULT_ERROR_RATE,
-        *,
-        window: Span | None = None,
-        digests: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.capacity = read_capacity("capacity", capacity)
-        self.error_rate = read_error_rate("error_rate", error_rate)
-        self.window = read_window("window", window)
-        self.digests, self.clock = digests, clock
-        self.again: dict[bytes, float] = {}
-        self.ages: dict[bytes, float] = {}
-        self.changes: Changes | None = None
-        self.adopt(new_secret(), [], 1)
+    capacity: int
+    error_rate: float
+    window: float | None
+    digests: bool
+    clock: Callable[[], float]
+    again: dict[bytes, float]
+    ages: dict[bytes, float]
+    changes: Changes | None
 
     def adopt(self, secret: bytes, slices: list[Slice], next_id: int) -> None:
         """Take over these slices, oldest first; without any, begin the first one."""
