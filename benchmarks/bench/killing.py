@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bench.part import Row
 from bench.scrapy_filters import Settings
 
 SPIDERS = Path(__file__).with_name("spiders.py")
@@ -38,6 +39,12 @@ def crawl(url: str, settings: Settings, folder: Path, stops: Iterable[int], alar
 def items_file(folder: Path) -> Path:
     """Return the file of JSON lines to which a crawl has written its items."""
     return folder / "items.jsonl"
+
+
+def summed(name: str, crawls: list[Row]) -> Row:
+    """Return one row for all crawls with a scheduler."""
+    totals = {key: sum(crawl[key] for crawl in crawls) for key in crawls[0]}
+    return {"name": name, "crawls": len(crawls), **totals}
 
 
 def _run(

@@ -11,6 +11,11 @@ OUR_COLOUR, THEIR_COLOUR, LOST_COLOUR = "#12936b", "#8a63d2", "#d1495b"
 """Readable on light and dark pages."""
 
 
+def colour_of(name: str, ours: str) -> str:
+    """Return the colour of what has a name, if that is the name of ours."""
+    return OUR_COLOUR if name == ours else THEIR_COLOUR
+
+
 def draw_fetched(axes: Any, rows: Sequence[Row], ours: str) -> None:
     """Draw a bar for each scheduler: the share of its pages that came in the end, and the rest.
 
@@ -18,7 +23,7 @@ def draw_fetched(axes: Any, rows: Sequence[Row], ours: str) -> None:
     """
     names = [row["name"].replace(", ", ",\n") for row in rows]
     fetched = [100 * (1 - row["lost"] / row["pages"]) for row in rows]
-    colours = [OUR_COLOUR if row["name"] == ours else THEIR_COLOUR for row in rows]
+    colours = [colour_of(row["name"], ours) for row in rows]
     axes.barh(names, fetched, 0.6, color=colours)
     axes.barh(names, [100 - each for each in fetched], 0.6, left=fetched, color=LOST_COLOUR)
     for place, row in enumerate(rows):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import loop_stops, redis_server
 from bench.apart import apart
+from bench.look import colour_of
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def draw(axes: Any, rows: Rows) -> None:
     ):
         own = [row for row in rows[table] if row["name"] == name]
         longest = [max(row[key] for key in keys) / _MS for row in own]
-        axes.plot([row["pages"] for row in own], longest, style, label=label)
+        colour = colour_of(name, OURS)
+        axes.plot([row["pages"] for row in own], longest, style, label=label, color=colour)
     axes.set(xscale="log", yscale="log", xlabel="pages", ylabel="longest stop in ms")
 
 

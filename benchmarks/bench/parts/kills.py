@@ -31,7 +31,7 @@ def run(scale: Scale) -> Rows:
     for number in range(scale.of(12, 1)):
         for name in in_turn(list(SCHEDULERS), number):
             found[name].append(crawl(SCHEDULERS[name], pages, number))
-    return {"kills": [summed(name, crawls) for name, crawls in found.items()]}
+    return {"kills": [_summed(name, crawls) for name, crawls in found.items()]}
 
 
 def crawl(settings: Settings, pages: int, seed: int) -> Row:
@@ -83,11 +83,8 @@ def read_items(site: LocalSite, path: Path) -> Counter[int]:
     return items
 
 
-def summed(name: str, crawls: list[Row]) -> Row:
-    """Return one row for all crawls with a scheduler."""
-    row: Row = {"name": name, "crawls": len(crawls)}
-    for key in crawls[0]:
-        row[key] = sum(crawl[key] for crawl in crawls)
+def _summed(name: str, crawls: list[Row]) -> Row:
+    row = killing.summed(name, crawls)
     row["incomplete"] = sum(1 for crawl in crawls if crawl["lost"])
     kills = row["kills"] or 1
     row["again_each"] = row["again"] / kills

@@ -34,7 +34,7 @@ def run(scale: Scale) -> Rows:
     for number in range(scale.of(12, 1)):
         for name in in_turn(names, number):
             found[name].append(crawl(SCHEDULERS[name], number))
-    return {"outage": [summed(name, crawls) for name, crawls in found.items()]}
+    return {"outage": [killing.summed(name, crawls) for name, crawls in found.items()]}
 
 
 def crawl(settings: Settings, seed: int) -> Row:
@@ -80,12 +80,6 @@ def leaving(back: Event, seed: int) -> SteadySite:
     site = Leaving(pages=PAGES, links=10, seed=seed)
     site.when(BEFORE, site.leave)
     return site
-
-
-def summed(name: str, crawls: list[Row]) -> Row:
-    """Return one row for all crawls with a scheduler."""
-    totals = {key: sum(crawl[key] for crawl in crawls) for key in crawls[0]}
-    return {"name": name, "crawls": len(crawls), **totals}
 
 
 def draw(axes: Any, rows: Rows) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench import redis_server
 from bench.fleet import OURS, SCRAPY_REDIS, Crawl, Crawled, measure
 from bench.harness import in_turn, spread
-from bench.look import OUR_COLOUR, THEIR_COLOUR
+from bench.look import colour_of
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def draw(axes: Any, rows: Rows) -> None:
             [row["workers"] for row in own],
             [row["busiest"] for row in own],
             "o-",
-            color=OUR_COLOUR if name == OURS else THEIR_COLOUR,
+            color=colour_of(name, OURS),
             label=name,
         )
     axes.axhline(1 / DELAY, linestyle="--", color="gray", label=f"DOWNLOAD_DELAY = {DELAY}")
