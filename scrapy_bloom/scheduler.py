@@ -7,7 +7,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy import signals
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -19,7 +18,12 @@ from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
-from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command, no_requests, write_no_state
+from scrapy_bloom.crawl.scrapy.crawler import (
+    is_inspection_command,
+    no_requests,
+    send_dropped,
+    write_no_state,
+)
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.crawl.scrapy.loop import Timer
@@ -242,9 +246,7 @@ class Scheduler(ScrapyScheduler):
         early, self._early = self._early or (), None
         for request in early:
             if not self.enqueue_request(request):
-                self.crawler.signals.send_catch_log(
-                    signals.request_dropped, request=request, spider=self.spider
-                )
+                send_dropped(self.crawler, request)
 
     async def _close(self, frontier: Frontier, reason: str) -> None:
         stored = False

@@ -28,6 +28,7 @@ from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.orders import forget_page, hold_slot
 from scrapy_bloom.crawl.report import Verdict
+from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
@@ -268,9 +269,8 @@ class Frontier:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)
         else:
-            send = self._crawler.signals.send_catch_log
             self._dupefilter.log(request, self._spider)
-            send(signals.request_dropped, request=request, spider=self._spider)
+            send_dropped(self._crawler, request)
 
     def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
         """Hold a request in memory, and keep the page that yielded it stored."""

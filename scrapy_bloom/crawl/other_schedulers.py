@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import signals
-
-from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
+from scrapy_bloom.crawl.scrapy.crawler import scheduler_of, send_dropped
 from scrapy_bloom.crawl.scrapy.loop import Timer
 
 if TYPE_CHECKING:
@@ -135,9 +133,7 @@ class _Batch:
                     logger.exception("%s could not be enqueued", request)
                 else:
                     if dropped:
-                        self._crawler.signals.send_catch_log(
-                            signals.request_dropped, request=request, spider=self._crawler.spider
-                        )
+                        send_dropped(self._crawler, request)
 
 
 def unstored(scheduler: Any) -> Iterator[Request]:

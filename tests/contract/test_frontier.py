@@ -203,6 +203,15 @@ class Crawling:
         self.engine.working.add(request)
         return request
 
+    def begin_unstorable(self, request):
+        """Let a request be in flight that cannot be stored; return it."""
+        self.backend.unstorable = True
+        self.frontier.enqueue(request)
+        self.backend.unstorable = False
+        in_memory = self.frontier.next()
+        self.engine.working.add(in_memory)
+        return in_memory
+
     def end(self, request):
         """Let the engine be through with a page, and the frontier look."""
         self.engine.working.remove(request)
@@ -290,12 +299,7 @@ def test_a_request_that_cannot_be_stored_is_judged_all_the_same(calls):
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_a_duplicate_of_a_request_in_memory_keeps_the_page_that_yielded_it(calls, later):
     crawl = Crawling(calls)
-    child = Request("https://a.test/child")
-    crawl.backend.unstorable = True
-    crawl.frontier.enqueue(child)
-    crawl.backend.unstorable = False
-    held = crawl.frontier.next()
-    crawl.engine.working.add(held)
+    held = crawl.begin_unstorable(child := Request("https://a.test/child"))
     page = crawl.begin()
     crawl.backend.answers_later = later
     if not later:
@@ -316,13 +320,8 @@ def test_what_has_failed_in_memory_fails_what_links_there_for_an_hour_and_is_eli
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(crawl.backend, "fail", lambda taken, *_: failed.append(taken.url))
     monkeypatch.setattr(crawl.backend, "forget_many", forgotten.extend)
-    child = Request("https://a.test/child")
+    held = crawl.begin_unstorable(child := Request("https://a.test/child"))
     mark = Failing().fingerprint(child)
-    crawl.backend.unstorable = True
-    crawl.frontier.enqueue(child)
-    crawl.backend.unstorable = False
-    held = crawl.frontier.next()
-    crawl.engine.working.add(held)
     crawl.in_flight.raised(Failure(ValueError()), held)
     crawl.end(held)
     for seconds in 0, APART:

@@ -16,6 +16,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy_bloom.crawl.scrapy.loop import call_later
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
 _SHELL_SETTINGS: Final = ("DUPEFILTER_CLASS", "LOGSTATS_INTERVAL")
@@ -78,6 +79,11 @@ def no_requests(crawler: Crawler) -> Iterator[None]:
         yield
     finally:
         engine.unpause()
+
+
+def send_dropped(crawler: Crawler, request: Request) -> None:
+    """Say that a request was dropped which its scheduler had accepted."""
+    crawler.signals.send_catch_log(signals.request_dropped, request=request, spider=crawler.spider)
 
 
 def refuse(crawler: Crawler, reason: str) -> None:
