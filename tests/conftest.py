@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import sys
+import time
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -61,6 +62,14 @@ def pytest_collection_modifyitems(config, items):
 def job(tmp_path):
     """The path of a job directory."""
     return tmp_path / "job"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of day, which a test sets."""
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
 
 
 @pytest.fixture

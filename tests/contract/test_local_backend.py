@@ -2,7 +2,6 @@
 
 import sqlite3
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -219,14 +218,6 @@ async def fail_all(job, pages, *, new=False):
     assert await backend.close()
     assert backend.account()[:5] == (0, 0, pages, 0, 0)
     return fetched
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The time of day, which a test sets."""
-    now = [time.time()]
-    monkeypatch.setattr(time, "time", lambda: now[0])
-    return now
 
 
 @ensureDeferred

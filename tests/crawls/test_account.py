@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections import Counter
 from itertools import count
 
@@ -20,14 +19,6 @@ pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
 HOUR = 3600
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock for all that asks for the time of day."""
-    now = [time.time()]
-    monkeypatch.setattr(time, "time", lambda: now[0])
-    return now
 
 
 @pytest.fixture

@@ -22,6 +22,15 @@ from support.simulation.servers import BASE, KEY, Observer
 from support.simulation.site import KINDS, page_of
 
 
+def by_page(found):
+    """Return where the requests of each page are, of those that were found there."""
+    return {
+        page_of(readable(each.body, 0).url): state
+        for state, requests in found.items()
+        for each in requests
+    }
+
+
 class Account:
     """What is stored of a crawl; a subclass says how to find out.
 
@@ -127,11 +136,7 @@ class SharedAccount(Account):
             "failed": (Listed.read(b"", value).request for value in failed),
             "in flight": (Taken.read(value, 0) for value in taken),
         }
-        return {
-            page_of(readable(each.body, 0).url): state
-            for state, requests in found.items()
-            for each in requests
-        }
+        return by_page(found)
 
     def marked(self, store, fingerprints):
         try:

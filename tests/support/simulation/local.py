@@ -6,13 +6,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from scrapy_bloom.commands.local_target import account_in, requests_in
-from scrapy_bloom.commands.requests import readable
 from scrapy_bloom.local.store import NAME, Store
 from support.internals import after_each_commit
-from support.simulation.account import Account
+from support.simulation.account import Account, by_page
 from support.simulation.clock import TIME
 from support.simulation.process import Process
-from support.simulation.site import page_of
 from support.simulation.world import World
 
 _HOUR = 3600
@@ -24,11 +22,7 @@ class LocalAccount(Account):
     def requests(self, store):
         failed = (row for _, row, _ in store.failed.stored())
         found = {"waiting": requests_in(store, newest_first=False), "failed": failed}
-        return {
-            page_of(readable(each.body, 0).url): state
-            for state, requests in found.items()
-            for each in requests
-        }
+        return by_page(found)
 
     def marked(self, store, fingerprints):
         return [mark in store.filter for mark in fingerprints]
