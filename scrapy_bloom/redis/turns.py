@@ -242,8 +242,8 @@ class Turns:
             self._paces[taken.slot] = pace
             self._stuck.add(key)
 
-    def end(self) -> int:
-        """Record with which requests the engine is through; return how many these are.
+    def end(self) -> None:
+        """Record with which requests the engine is through.
 
         Requests that wait in the downloader without a turn go back to the queue.
         """
@@ -261,7 +261,6 @@ class Turns:
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
             self._late.clear()
-        return len(ended)
 
     def _tell(self, taken: Taken) -> None:
         """Tell the server the delay of a slot if it is not the one by which it was served."""
