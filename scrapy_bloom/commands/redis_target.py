@@ -23,7 +23,6 @@ from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.key import SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
@@ -151,7 +150,7 @@ class RedisTarget:
         with self.connected() as worker:
             reader = Reader(worker, self.key)
             plan = reader.existing().plan
-            requests = partial(_found, Finder(worker, self.key)) if plan.order else None
+            requests = partial(_found, reader) if plan.order else None
             yield View(identity_in(plan), reader.contains_many, requests)
 
     # Changing
@@ -273,25 +272,25 @@ def retried(row: Listed, reading: Reading) -> Taken:
     return row.request
 
 
-def _found(finder: Finder) -> Iterator[Found]:
+def _found(reader: Reader) -> Iterator[Found]:
     """Yield the requests that are not done.
 
     Those that go from a worker to another or to the failed list meanwhile are met the second time.
     """
-    yield from _begun(finder)
-    line = Line("waiting", finder.holds())
-    for each, date in finder.waiting():
+    yield from _begun(reader)
+    line = Line("waiting", reader.holds())
+    for each, date in reader.waiting():
         body = _if_pickle(each.body)
         place = line.place(each.slot.decode(errors="replace"), body, date)
         yield Found(body, each.fingerprint, place)
-    yield from _begun(finder)
+    yield from _begun(reader)
 
 
-def _begun(finder: Finder) -> Iterator[Found]:
-    for each, worker, seconds in finder.in_flight():
+def _begun(reader: Reader) -> Iterator[Found]:
+    for each, worker, seconds in reader.in_flight():
         place = Place("in flight", worker=worker, seconds=seconds)
         yield Found(_if_pickle(each.body), each.fingerprint, place)
-    for _, failed, request in finder.failed():
+    for _, failed, request in reader.failed():
         yield Found(_if_pickle(request.body), request.fingerprint, Place.failed(failed))
 
 

@@ -307,10 +307,7 @@ class RedisFilter:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        try:
-            self.shared.leave()
-        except BackendError as error:
-            logger.info("The lease could not be released, and expires by itself: %s", error)
+        self.shared.close()
         self.worker.close()
 
     # Internals

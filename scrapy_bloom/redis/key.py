@@ -13,17 +13,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final
 
-from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
 from scrapy_bloom.redis.known import Known
-from scrapy_bloom.redis.member import SECOND, Taken
+from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.wire import Answer, Call, pack
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
@@ -325,43 +324,29 @@ class SharedKey:
                 *(self.place, f"{back:,}", f"{failed:,}"),
             )
 
-    def holders(self) -> list[tuple[str, int, float]]:
-        """Return which workers have requests in flight, how many, and the first for how long.
-
-        The one that has had one for longest comes first. Of many requests some are left out.
-
-        :raises BackendError: if there was no answer.
-        """
-        _, now, *rows = self._worker.run("who", self._key)
-        found = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
-        holders = [(name.decode(), some, (int(now) - int(at)) / SECOND) for name, some, at in found]
-        return sorted(holders, key=itemgetter(2), reverse=True)
-
     @property
     def name(self) -> str:
         """The worker's name at this key."""
         return self._lives[1]
 
-    def leave(self, taken: Iterable[Taken] = ()) -> Account | None:
+    def leave(self, taken: Iterable[Taken] = ()) -> bool:
         """Put back what this worker has taken, and deregister it.
 
-        :returns: what has become of all pages; None if the server has lost something.
+        :returns: whether the server still has all that it has told this worker.
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first)
-        word, *answer = self._worker.run("leave", self._key, *self._lives, ids)
-        if word != b"ok":
-            return None
-        waiting, others, failed, done, redirected = map(int, answer[0].split())
-        reasons, statuses = (
-            {
-                name.decode(errors="replace"): int(count)
-                for name, count in zip(each[::2], each[1::2], strict=True)
-            }
-            for each in answer[1:]
-        )
-        return Account(done, redirected, failed, waiting + others, 0, reasons, statuses)
+        word, *_ = self._worker.run("leave", self._key, *self._lives, ids)
+        return bool(word == b"ok")
+
+    def close(self, taken: Iterable[Taken] = ()) -> bool:
+        """Leave, at the end; return as :meth:`leave` does, False if there was no answer."""
+        try:
+            return self.leave(taken)
+        except BackendError as error:
+            logger.info("The lease could not be released, and expires by itself: %s", error)
+            return False
 
     def _say(self, call: Call, *, plain: bool) -> bytes:
         epoch, worker = self._lives

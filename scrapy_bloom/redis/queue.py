@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.key import SharedKey, Surprise
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
 from scrapy_bloom.redis.worker import MOST_TRIES, Worker
 
@@ -56,6 +57,7 @@ class SharedQueue:
 
     Attributes:
         worker: as given.
+        reader: looks at what is there.
         next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
         taken: requests that this worker has taken and not reported, as far as is known.
@@ -66,7 +68,7 @@ class SharedQueue:
     """
 
     def __init__(self, worker: Worker, key: str, plan: Plan) -> None:
-        self.worker = worker
+        self.worker, self.reader = worker, Reader(worker, key)
         self.offering = self.surprises = 0
         self.next_call = Call()
         self.shared = SharedKey(worker, key, plan)
@@ -257,10 +259,14 @@ class SharedQueue:
 
         :returns: what has become of all pages, if the server says so.
         """
-        account = None
-        try:
-            account = self.shared.leave(self.taken)
-        except BackendError as error:
-            logger.info("The lease could not be released, and expires by itself: %s", error)
+        account = self._account() if self.shared.close(self.taken) else None
         self.worker.close()
         return account
+
+    def _account(self) -> Account | None:
+        try:
+            account = self.reader.account(self.reader.existing().counts)
+        except BloomError:  # it is gone meanwhile, or out of reach
+            return None
+        # What others have in flight waits, as this worker sees it.
+        return account._replace(waiting=account.waiting + account.in_flight, in_flight=0)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _NAMED: Final = 5
 """Most workers that a line names."""
 
-
 _WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
 """Reasons why the scripts put requests on the failed list."""
 
@@ -121,7 +120,7 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
-def log_waiting(report: Report, shared: SharedKey) -> None:
+def log_waiting(report: Report, queue: SharedQueue) -> None:
     """Log that other workers have all there is to fetch, once they are known."""
 
     def log(holders: list[tuple[str, int, float]]) -> None:
@@ -131,14 +130,14 @@ def log_waiting(report: Report, shared: SharedKey) -> None:
         ]
         if others := len(holders) - len(named):
             named.append(f"{counted(others, 'other worker')}")
+        taken = counted(queue.shared.counts.taken, "request")
         report.info(
-            f"Nothing to fetch right now: waiting for {counted(shared.counts.taken, 'request')} in"
-            f" flight ({'; '.join(named)}). If a worker was killed, its requests come back when its"
-            f" lease ends."
+            f"Nothing to fetch right now: waiting for {taken} in flight ({'; '.join(named)}). If a"
+            f" worker was killed, its requests come back when its lease ends."
         )
 
     # What fails has been logged.
-    run_beside(shared.holders).addCallbacks(log, lambda _: None)
+    run_beside(queue.reader.holders).addCallbacks(log, lambda _: None)
 
 
 def warn_of_failed(report: Report, account: Account, spider: str) -> None:

@@ -52,8 +52,8 @@ def fail_all(server, key, names="abc", **said):
 # What is counted
 
 
-def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
-    worker = join()
+def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, key):
+    worker = Crawler(server.url, key)
     worker.offer(*"abcdefgh")
     worker.take(7)
     have = worker.have
@@ -71,7 +71,7 @@ def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
     assert told.statuses == {"404": 1}
     counts = worker.queue.shared.counts
     assert (counts.done, counts.redirected, counts.failed) == (3, 1, 2)
-    assert worker.queue.shared.leave(worker.have.values()) == told._replace(waiting=2, in_flight=0)
+    assert worker.queue.close() == told._replace(waiting=2, in_flight=0)
 
 
 def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):

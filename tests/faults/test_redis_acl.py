@@ -62,7 +62,6 @@ def use(url, key, **options):
         one.queue.shared.beat()
     with Crawler(url, f"{key}:q", **options) as one:
         assert len(one.drain()) == 19
-        one.queue.close()
 
 
 def test_the_documented_commands_are_enough(server):
