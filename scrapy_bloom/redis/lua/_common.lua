@@ -81,8 +81,21 @@ local function read_worker(record)
   return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
 end
 
--- Whether a lease is valid. One that ends much later was given before the clock went back.
-local function is_valid(ends, lease) return ends > now and ends <= now + 2 * lease end
+-- Return all workers: their names, and what read_worker() says of them. Tombstones are among them.
+local function read_workers()
+  local workers = {}
+  for _, field in ipairs(call('HKEYS', header)) do
+    local name = field:match('^w:(.*)$')
+    if name then
+      local number, ends, delay = read_worker(call('HGET', header, field))
+      workers[#workers + 1] = {name = name, number = number, ends = ends, delay = delay}
+    end
+  end
+  return workers
+end
+
+-- Whether there is a lease, and it is valid. One that ends much later was given before the clock went back.
+local function is_valid(ends, lease) return type(ends) == 'number' and ends > now and ends <= now + 2 * lease end
 
 local function read_slices(text, epoch)
   local slices = {}

@@ -98,10 +98,10 @@ end
 -- A worker comes. A run begins now, or once all the others are dead.
 local function come(worker, lease)
   local found = {}
-  for _, field in ipairs(call('HKEYS', header)) do
-    local name = field:match('^w:(.*)$')
-    local _, ends = read_worker(name and name ~= worker and call('HGET', header, field))
-    if type(ends) == 'number' and is_valid(ends, lease) then found[#found + 1] = string.format('%s %.3f', name, ends) end
+  for _, other in ipairs(read_workers()) do
+    if other.name ~= worker and is_valid(other.ends, lease) then
+      found[#found + 1] = string.format('%s %.3f', other.name, other.ends)
+    end
   end
   if #found == 0 then
     begin_run()

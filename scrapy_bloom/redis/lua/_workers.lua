@@ -25,18 +25,16 @@ end
 -- Bury the workers that have missed their lease. Return how many are alive.
 local function bury(lease, patient)
   local alive, longest, dead = 0, 0, {}
-  for _, field in ipairs(call('HKEYS', header)) do
-    if field:sub(1, 2) == 'w:' then
-      local number, ends, delay = read_worker(call('HGET', header, field))
-      if ends == 'dead' then
-        dead[#dead + 1] = {field = field, since = delay}
-      elseif patient and not is_valid(ends, lease) then
-        call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
-        call('HDEL', header, 'a:' .. field:sub(3))
-        dead[#dead + 1] = {field = field, since = now}
-      else
-        alive, longest = alive + 1, math.max(longest, delay or 0)
-      end
+  for _, worker in ipairs(read_workers()) do
+    local field = 'w:' .. worker.name
+    if worker.ends == 'dead' then
+      dead[#dead + 1] = {field = field, since = worker.delay}
+    elseif patient and not is_valid(worker.ends, lease) then
+      call('HSET', header, field, string.format('%.0f dead %.0f', worker.number, now))
+      call('HDEL', header, 'a:' .. worker.name)
+      dead[#dead + 1] = {field = field, since = now}
+    else
+      alive, longest = alive + 1, math.max(longest, worker.delay or 0)
     end
   end
   table.sort(dead, function(one, other) return one.since > other.since end)
@@ -75,11 +73,8 @@ end
 local function fail_unread()
   if call('EXISTS', queue, later, taken) > 0 then return end
   local alive, at = {}, '-'
-  for _, field in ipairs(call('HKEYS', header)) do
-    if field:sub(1, 2) == 'w:' then
-      local _, ends = read_worker(call('HGET', header, field))
-      if ends ~= 'dead' then alive[#alive + 1] = short_name(field) end
-    end
+  for _, worker in ipairs(read_workers()) do
+    if worker.ends ~= 'dead' then alive[#alive + 1] = short_name(worker.name) end
   end
   for _ = 1, PORTION do
     local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
