@@ -81,14 +81,14 @@ local function read_worker(record)
   return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
 end
 
--- Return all workers: their names, and what read_worker() says of them. Tombstones are among them.
+-- Return all workers by their names, also dead ones: for each what read_worker() says, and whether it was blocked.
 local function read_workers()
   local workers = {}
   for _, field in ipairs(call('HKEYS', header)) do
-    local name = field:match('^w:(.*)$')
-    if name then
-      local number, ends, delay = read_worker(call('HGET', header, field))
-      workers[#workers + 1] = {name = name, number = number, ends = ends, delay = delay}
+    if field:sub(1, 2) == 'w:' then
+      local record = call('HGET', header, field)
+      local number, ends, delay = read_worker(record)
+      workers[field:sub(3)] = {number = number, ends = ends, delay = delay, blocked = record:find('blocked', 1, true)}
     end
   end
   return workers

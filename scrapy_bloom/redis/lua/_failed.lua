@@ -98,10 +98,8 @@ end
 -- A worker comes. A run begins now, or once all the others are dead.
 local function come(worker, lease)
   local found = {}
-  for _, other in ipairs(read_workers()) do
-    if other.name ~= worker and is_valid(other.ends, lease) then
-      found[#found + 1] = string.format('%s %.3f', other.name, other.ends)
-    end
+  for name, other in pairs(read_workers()) do
+    if name ~= worker and is_valid(other.ends, lease) then found[#found + 1] = string.format('%s %.3f', name, other.ends) end
   end
   if #found == 0 then
     begin_run()

@@ -10,9 +10,9 @@
 local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 'slices'))
 if epoch then
   local used = {'used'}
-  for _, worker in ipairs(read_workers()) do
-    if is_valid(worker.ends, ARGV[2]) and not ARGV[1]:find(' ' .. worker.name .. ' ', 1, true) then
-      used[#used + 1], used[#used + 2] = worker.name, string.format('%.3f', worker.ends - now)
+  for name, worker in pairs(read_workers()) do
+    if is_valid(worker.ends, ARGV[2]) and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
+      used[#used + 1], used[#used + 2] = name, string.format('%.3f', worker.ends - now)
     end
   end
   if #used > 1 then return used end
