@@ -1,4 +1,4 @@
-"""One worker: its lease, and how it deals with outages."""
+"""A link to a server: it runs scripts there, and outlives outages."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _abandonable(act: Callable[[], T], deadline: Deadline) -> T:
     raise redis.TimeoutError("no answer in time")
 
 
-class Worker:
-    """Runs scripts on a server, and renews this worker's lease there.
+class Link:
+    """Runs scripts on a server, and calls what renews a lease there.
 
     :param server: to which it connects.
     :param timeout: most seconds that one call may take, including its retry, besides what its bytes
@@ -81,13 +81,12 @@ class Worker:
         usable: set while the server is available, as far as is known.
         round_trips: calls to Redis.
         outages: how often Redis became unavailable.
-        requeued: requests of dead workers that this one put back.
     """
 
     def __init__(self, server: Server, timeout: float) -> None:
         self.address = server.address()
         self.timeout, self.patience = timeout, 1.0
-        self.round_trips = self.outages = self.requeued = 0
+        self.round_trips = self.outages = 0
         self.usable = threading.Event()
         self.usable.set()
         self.error = BackendError("")

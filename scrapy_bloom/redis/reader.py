@@ -14,9 +14,9 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import PROGRAM, Counts, State, refusal
-from scrapy_bloom.redis.key import Surprise, ask
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import SECOND, Taken, with_length
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Surprise, ask
 
 _PORTION: Final = 100  # requests that are read at once: some are large
 _MOST_HELD: Final = 500  # requests in flight that are looked at
@@ -58,23 +58,23 @@ class Reader:
 
     All methods raise BackendError if the server cannot be used.
 
-    :param worker: runs the scripts; it takes no lease.
+    :param link: runs the scripts; it takes no lease.
     :param key: of the filter.
     """
 
-    def __init__(self, worker: Worker, key: str) -> None:
-        self._worker, self._key, self._base = worker, key, beginning(key)
-        self._place = f"Redis at {worker.address}, key {key}"
+    def __init__(self, link: Link, key: str) -> None:
+        self._link, self._key, self._base = link, key, beginning(key)
+        self._place = f"Redis at {link.address}, key {key}"
 
     def state(self) -> State | None:
         """Return the state of the filter; None if nothing is there.
 
         :raises StateError: if something else is under the key.
         """
-        with self._worker.explained():
-            kind = self._worker.client.type(self._key).decode()
+        with self._link.explained():
+            kind = self._link.client.type(self._key).decode()
             header = self._header() if kind == "hash" else {}
-            now = float(self._worker.client.time()[0])
+            now = float(self._link.client.time()[0])
         if kind == "none" or (header.get("program") == PROGRAM and "epoch" not in header):
             return None
         if "program" not in header:
@@ -107,7 +107,7 @@ class Reader:
         state = self.existing()
         probe = state.plan.hash(state.secret)
         try:
-            return ask(self._worker, self._key, state.epoch, probe, fingerprints)
+            return ask(self._link, self._key, state.epoch, probe, fingerprints)
         except Surprise:
             raise StateError(
                 f"{self._place}: the filter has just started over. Try again."
@@ -115,8 +115,8 @@ class Reader:
 
     def to_free(self) -> int:
         """Return how many keys of 4 MB the server has still to free."""
-        with self._worker.explained():
-            going = self._worker.client.hget(self._key, "going") or b""
+        with self._link.explained():
+            going = self._link.client.hget(self._key, "going") or b""
         return sum(int(row.rpartition(b".")[2]) for row in going.split())
 
     def failed(self) -> Iterator[Listed]:
@@ -130,8 +130,8 @@ class Reader:
         """
         key, cursor = self._base + name, 0
         while True:
-            with self._worker.explained():
-                scan = getattr(self._worker.client, command)
+            with self._link.explained():
+                scan = getattr(self._link.client, command)
                 cursor, found = scan(key, cursor, count=_PORTION)
             yield from (found.items() if isinstance(found, dict) else found)
             if not cursor:
@@ -161,8 +161,8 @@ class Reader:
             ``later``, how many requests wait for a time; ``next_due``, when the first of them may
             be sent, None without any; ``holds``, slots that are left alone, each until when.
         """
-        client, base = self._worker.client, self._base
-        with self._worker.explained():
+        client, base = self._link.client, self._base
+        with self._link.explained():
             clock, skew = self.clock()
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
@@ -184,8 +184,8 @@ class Reader:
             for how long it will ``wait`` for its turn; the ``delay`` between two of its requests;
             and ``until`` when it is left alone, in seconds since 1970, else 0.
         """
-        client, base = self._worker.client, self._base
-        with self._worker.explained():
+        client, base = self._link.client, self._base
+        with self._link.explained():
             clock, skew = self.clock()
             until = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
             turns = client.zrange(base + "turns", 0, count - 1, withscores=True)
@@ -210,15 +210,15 @@ class Reader:
     def taken(self) -> dict[str, set[bytes]]:
         """Return the ids of the requests that each worker has taken."""
         found: dict[str, set[bytes]] = {}
-        with self._worker.explained():
-            for field in self._worker.client.hkeys(self._base + "taken"):
+        with self._link.explained():
+            for field in self._link.client.hkeys(self._base + "taken"):
                 found.setdefault(field[:-8].decode(errors="replace"), set()).add(field[-8:])
         return found
 
     def upcoming(self, count: int) -> Iterator[Taken]:
         """Yield the requests that are sent next, as if all slots had the same delay."""
-        client, base = self._worker.client, self._base
-        with self._worker.explained():
+        client, base = self._link.client, self._base
+        with self._link.explained():
             slots = client.zrange(base + "turns", 0, count - 1) if count else ()
             ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
             first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
@@ -229,8 +229,8 @@ class Reader:
         """Yield requests that wait for a time, each with its own, in seconds since 1970."""
         if count:
             _, skew = self.clock()
-            with self._worker.explained():
-                range_ = self._worker.client.zrangebyscore
+            with self._link.explained():
+                range_ = self._link.client.zrangebyscore
                 found = range_(self._base + "later", "-inf", "inf", 0, count, withscores=True)
             for member, due in found:
                 yield Taken.read_member(member), due / SECOND - skew
@@ -260,8 +260,8 @@ class Reader:
         """
         last = b"-"
         while True:
-            with self._worker.explained():
-                range_ = self._worker.client.zrangebylex
+            with self._link.explained():
+                range_ = self._link.client.zrangebylex
                 members = range_(self._base + "queue", last, "+", 0, _PORTION)
             yield from ((Taken.read_member(member), 0.0) for member in members)
             if len(members) < _PORTION:
@@ -287,9 +287,9 @@ class Reader:
 
         And by how many seconds it is ahead of the server's clock.
         """
-        with self._worker.explained():
-            words = (self._worker.client.hget(self._key, "well") or b"").split()
-            seconds, fraction = self._worker.client.time()
+        with self._link.explained():
+            words = (self._link.client.hget(self._key, "well") or b"").split()
+            seconds, fraction = self._link.client.time()
         skew = float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
         return int((seconds + skew) * SECOND) + fraction, skew
 
@@ -298,8 +298,8 @@ class Reader:
 
     def _hash(self, key: str) -> dict[str, bytes]:
         """Return a hash, using only commands that every worker may use."""
-        client = self._worker.client
-        with self._worker.explained():
+        client = self._link.client
+        with self._link.explained():
             names = client.hkeys(key)
             values = client.hmget(key, names) if names else ()
         pairs = zip(names, values, strict=True)

@@ -1,4 +1,4 @@
-"""One worker at one key: its calls, and what surprises it there.
+"""A worker: its calls to one key, and what surprises it there.
 
 A worker has a name and numbers its calls. An unanswered call is repeated with its number, and the
 server returns the stored answer. If the server does not know what this worker knows (it was
@@ -22,10 +22,10 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
 from scrapy_bloom.redis.known import Known
+from scrapy_bloom.redis.link import MOST_TRIES, Link, new_name
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.wire import Answer, Call, pack
-from scrapy_bloom.redis.worker import MOST_TRIES, Worker, new_name
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +72,12 @@ class Surprise(Exception):  # noqa: N818 - nothing failed
         self.only_dead = answer == b"dead"
 
 
-class SharedKey:
+class Worker:
     """A worker at one key.
 
     One thread at a time calls or opens; :meth:`beat` and :meth:`knows` may run beside it.
 
-    :param worker: runs the scripts.
+    :param link: runs the scripts.
     :param key: of the header.
     :param plan: what must be there; if nothing is, it is created so.
     :param known: how many fingerprints to remember, at most.
@@ -94,16 +94,17 @@ class SharedKey:
         known: fingerprints that are there, see :meth:`learn`.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
+        requeued: requests of dead workers that this one has put back.
         comes: whether it begins to crawl with its next call: a run may begin.
         renewed: when this worker last renewed its lease, by ``time.monotonic()``; infinitely long
             ago if it has none.
     """
 
-    def __init__(self, worker: Worker, key: str, plan: Plan, *, known: int = KNOWN) -> None:
-        self.plan, self.place = plan, f"Redis at {worker.address}, key {key}"
+    def __init__(self, link: Link, key: str, plan: Plan, *, known: int = KNOWN) -> None:
+        self.plan, self.place = plan, f"Redis at {link.address}, key {key}"
         self.known = Known(known)
-        self.epoch, self.comes = "", False
-        self._worker, self._key = worker, key
+        self.epoch, self.comes, self.requeued = "", False, 0
+        self._link, self._key = link, key
         self._lives = ("", "")
         self._answered = -1
         self.open()
@@ -130,7 +131,7 @@ class SharedKey:
             "seq": 0,
         }
         name = new_name()
-        word, *parts = self._worker.run(
+        word, *parts = self._link.run(
             "open",
             self._key,
             *(self.epoch, self.name, self._answered, name, upkeep.LEASE),
@@ -231,16 +232,16 @@ class SharedKey:
         :returns: what it answers.
         """
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        self._worker.patience = 2.0 ** min(call.tries, _DOUBLED)
-        call.tries += self._worker.usable.is_set()
+        self._link.patience = 2.0 ** min(call.tries, _DOUBLED)
+        call.tries += self._link.usable.is_set()
         while True:
-            word, *parts = self._worker.run(
+            word, *parts = self._link.run(
                 "mark" if plain else "call", self._key, self._say(call, plain=plain)
             )
             if word != b"slices":
                 break
             following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
-            growth.make_keys(self._worker, self._key, self.epoch, following)
+            growth.make_keys(self._link, self._key, self.epoch, following)
         if word == b"broken":
             raise BackendError(
                 f"{self.place}: a call failed half-way"
@@ -277,7 +278,7 @@ class SharedKey:
 
         :raises BackendError: if there was no answer, or if the server is full.
         """
-        growth.make_keys(self._worker, self._key, self.epoch)
+        growth.make_keys(self._link, self._key, self.epoch)
 
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
@@ -287,9 +288,9 @@ class SharedKey:
         :raises BackendError: if there was no answer.
         """
         silent = time.monotonic() - self.renewed
-        if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._worker.usable.is_set():
+        if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._link.usable.is_set():
             self.beat()
-        growth.tend(self._worker, self._key, self._lives[0], self.plan)
+        growth.tend(self._link, self._key, self._lives[0], self.plan)
 
     def beat(self, *, give_up: bool = False) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
@@ -301,7 +302,7 @@ class SharedKey:
         """
         before = time.monotonic()
         lives = self._lives
-        word, *answer = self._worker.run(
+        word, *answer = self._link.run(
             *("beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, int(give_up)), probe=True
         )
         if lives != self._lives:
@@ -315,7 +316,7 @@ class SharedKey:
 
     def _note_swept(self, back: int, failed: int) -> None:
         """Count and log what has come back from dead workers."""
-        self._worker.requeued += back
+        self.requeued += back
         if back or failed:
             logger.log(
                 logging.WARNING if failed else logging.INFO,
@@ -337,7 +338,7 @@ class SharedKey:
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first)
-        word, *_ = self._worker.run("leave", self._key, *self._lives, ids)
+        word, *_ = self._link.run("leave", self._key, *self._lives, ids)
         return bool(word == b"ok")
 
     def close(self, taken: Iterable[Taken] = ()) -> bool:
@@ -370,7 +371,7 @@ class SharedKey:
 
 
 def ask(
-    worker: Worker,
+    link: Link,
     key: str,
     epoch: str,
     probe: Callable[[bytes], bytes],
@@ -381,12 +382,12 @@ def ask(
     :param epoch: of the filter.
     :param probe: makes the probe of a fingerprint.
     :raises BackendError: if there was no answer.
-    :raises Surprise: as :meth:`SharedKey.call`.
+    :raises Surprise: as :meth:`Worker.call`.
     """
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
-        word, *answer = worker.run("ask", key, epoch, probes)
+        word, *answer = link.run("ask", key, epoch, probes)
         if word != b"ok":
             raise Surprise(word)
         seen += [digit == _YES for digit in answer[0]]
@@ -394,7 +395,7 @@ def ask(
 
 
 def delete(
-    worker: Worker,
+    link: Link,
     key: str,
     dead: Iterable[str] = (),
     *,
@@ -411,9 +412,9 @@ def delete(
     :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
     """
     ignored = f" {' '.join(dead)} "
-    _, *used = worker.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    _, *used = link.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
     if not used:
-        for _ in watch(growth.free_keys(worker, key)):
+        for _ in watch(growth.free_keys(link, key)):
             pass
     names = (name.decode() for name in used[::2])
     return dict(zip(names, map(float, used[1::2]), strict=True))

@@ -1,4 +1,4 @@
--- The workers: which are alive, and what becomes of what dead ones have taken.
+-- The workers: which are alive, when a run of theirs begins, and what becomes of what dead ones have taken.
 --
 -- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
 -- server has stood still, or its clock was changed, every worker gets another lease.
@@ -20,6 +20,38 @@ end
 
 local function write_worker(worker, number, ends, delay, well)
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
+end
+
+local function begin_run()
+  local run = tonumber(call('HGET', header, 'run') or 0) + 1
+  call('HSET', header, 'run', format_time(run))
+  call('HDEL', header, 'found')
+  if call('EXISTS', failed) == 1 then call('HSET', header, 'again', '0 0') end
+end
+
+-- A worker comes. A run begins now, or once all the others are dead.
+local function come(worker, lease)
+  local found = {}
+  for name, other in pairs(read_workers()) do
+    if name ~= worker and is_valid(other.ends, lease) then found[#found + 1] = string.format('%s %.3f', name, other.ends) end
+  end
+  if #found == 0 then
+    begin_run()
+  elseif not call('HGET', header, 'found') then
+    call('HSET', header, 'found', table.concat(found, ' '))
+  end
+end
+
+-- Begin a run if all that the last worker to come has found are dead.
+local function begin_run_if_alone()
+  for name, lease in (call('HGET', header, 'found') or ''):gmatch('(%S+) (%S+)') do
+    local _, ends = read_worker(call('HGET', header, 'w:' .. name))
+    if ends ~= 'dead' then
+      if not ends or ends > tonumber(lease) then call('HDEL', header, 'found') end
+      return
+    end
+  end
+  if call('HGET', header, 'found') then begin_run() end
 end
 
 -- Bury the workers that have missed their lease. Return how many are alive.
