@@ -50,7 +50,7 @@ SECTIONS = {
     ),
     "polite": (
         "Closer to 2.00 requests/s is better, the configured pace; then, more pages/s.",
-        "workers",
+        "pace",
         (),
     ),
     "redis-crawl": (
@@ -58,7 +58,6 @@ SECTIONS = {
         "crawls",
         ("workers", "delay", "name", "seconds_ratio", "cpu_ratio", "server_ratio", "trips"),
     ),
-    "memory": (LESS, "memory", ()),
     "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
 """What docs/benchmarks.md shows of a part: what is better, and of one of its tables these columns;
