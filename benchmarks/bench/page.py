@@ -32,8 +32,7 @@ Candidates run in alternating order, each part in a process of its own, alternat
 documentation recommends; figures are medians. CPU is the processor time of the measured process.
 Absolute times belong to one machine and hour: compare only ratios.
 
-`make bench` measures everything in about an hour on two cores; `make bench-quick` takes a few
-minutes and keeps nothing.
+`make bench` measures everything in about 40 minutes on two cores.
 """
 
 LESS = "Less is better."
