@@ -163,19 +163,23 @@ def code(url: str) -> str:
     return f"`{url}`"
 
 
-def matrix_table() -> str:
-    """Return on which versions `make matrix` has stopped, killed and resumed crawls."""
+def matrix_text() -> str:
+    """Return in words on which versions `make matrix` has stopped, killed and resumed crawls."""
     rows = json.loads((ROOT / "docs" / "matrix.json").read_text(encoding="utf-8"))
-    columns = {(r["python"], r["scrapy"]): set(r["columns"].values()) for r in rows}
-    pythons, scrapys = (list(dict.fromkeys(pair[i] for pair in columns)) for i in (0, 1))
-
-    def cell(python: str, scrapy: str) -> str:
-        return "yes" if columns.get((python, scrapy)) == {"yes"} else "no"
-
-    shown = [(scrapy, *(cell(python, scrapy) for python in pythons)) for scrapy in sorted(scrapys)]
-    days = sorted({r["date"] for r in rows})
-    table = markdown(("Scrapy", *(f"Python {python}" for python in pythons)), shown)
-    return f"{table}\n\nRun on {' and '.join(days)}: {'; '.join(rows[0]['columns'])}."
+    days = " and ".join(sorted({r["date"] for r in rows}))
+    pythons = ", ".join(dict.fromkeys(r["python"] for r in rows))
+    scrapys = ", ".join(sorted({r["scrapy"] for r in rows}))
+    failed = [
+        f"{column} with Scrapy {r['scrapy']} on Python {r['python']}"
+        for r in rows
+        for column, result in r["columns"].items()
+        if result != "yes"
+    ]
+    return wrapped(
+        f"Run on {days}: {'; '.join(rows[0]['columns'])}. On {len(rows)} pairs of Scrapy"
+        f" {scrapys} and"
+        f" Python {pythons}. Failed: {'; '.join(failed) or 'none'}."
+    )
 
 
 def verbs_table() -> str:
@@ -189,7 +193,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/commands.md": {"verbs": verbs_table},
     "docs/reference/settings.md": {"settings": settings_list},
     "docs/reference/stats.md": {"stats": stats_table},
-    "docs/reference/versions.md": {"matrix": matrix_table},
+    "docs/reference/versions.md": {"matrix": matrix_text},
     "docs/reference/canonical.md": {
         "steps": steps_table,
         "tracking": tracking_list,
