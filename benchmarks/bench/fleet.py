@@ -58,7 +58,7 @@ class Crawl:
     delay: float
     links: int = 10
     new: int = 10
-    settle: float = 5.0
+    settle: float = 3.0
     seconds: float = 15.0
 
     def quick(self) -> Crawl:

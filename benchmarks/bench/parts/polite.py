@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from testbed.localredis import LocalRedis
 
 DELAY: Final = 0.5
-SECONDS: Final = 20.0
 BOTH: Final = (OURS, SCRAPY_REDIS)
 HOSTS: Final = 20
 WORKERS: Final = (1, 2, 4, 8)  # for those hosts: what the plot shows
@@ -28,7 +27,7 @@ def run(scale: Scale) -> Rows:
     rows: list[Row] = []
     with redis_server.local_server() as server:
         for workers, hosts in scale.of(CRAWLS, CRAWLS[1:2]):
-            rows += compare(Crawl(workers, hosts, DELAY, seconds=SECONDS), server, scale)
+            rows += compare(Crawl(workers, hosts, DELAY), server, scale)
         return {"server": redis_server.described(server), "pace": rows}
 
 
@@ -79,9 +78,9 @@ PART = Part(
     method=f"""\
 A site of many hosts, 127.0.0.1 and up, in a process of its own notes when it is asked for a page.
 Workers are Scrapy processes with 16 concurrent requests, one at a time for each host, and no
-jitter. Every page links to ten new ones of its host. Once all workers have begun and 5 s have
-passed, the site's requests are counted for {SECONDS:g} s; the figures are medians of three crawls.
-A pipeline is one call. Site, Redis and workers share two cores.
+jitter. Every page links to ten new ones of its host. Once all workers have begun and
+{Crawl.settle:g} s have passed, the site's requests are counted for {Crawl.seconds:g} s; the figures
+are medians of three crawls. A pipeline is one call. Site, Redis and workers share two cores.
 
 Hosts get 1 / delay requests a second at the configured pace, all of them together that times their
 number: this is possible. Gaps are those between two requests to a host, short ones are below half

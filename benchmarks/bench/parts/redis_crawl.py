@@ -73,9 +73,10 @@ PART = Part(
     method=f"""\
 One or four Scrapy processes, 16 requests at a time each, crawl a local site with {LINKS} links a
 page, {NEW} of them to new pages. For some crawls a proxy before Redis adds to each round trip. Once
-5 s have passed, the site's requests are counted for 15 s. The candidates crawl in turns, three
-times, and ratios are taken within each turn. A pipeline is one round trip. Site, proxy and Redis
-share two cores with the workers, whose CPU is the sum over all of them.
+{Crawl.settle:g} s have passed, the site's requests are counted for {Crawl.seconds:g} s. The
+candidates crawl in turns, three times, and ratios are taken within each turn. A pipeline is one
+round trip. Site, proxy and Redis share two cores with the workers, whose CPU is the sum over all of
+them.
 
 - `{OURS}` is the add-on at its defaults: filter and queue in Redis.
 - `{SCRAPY_REDIS}` is its scheduler with its default queue and its own filter, a set.
