@@ -173,11 +173,8 @@ def behind(results: Results) -> list[str]:
     (first, ratio), *others = slower.items()
     faster = f"a Python {first.partition(',')[0]} is {ratio:.1f} times as fast as our filter"
     faster += "".join(f", and {name} {ratio:.1f} times" for name, ratio in others)
-    beside = [
-        each["server_ratio"]
-        for each in results["redis-crawl"]["tables"]["crawls"]
-        if each["name"] == BESIDE
-    ]
+    crawls = results["redis-crawl"]["tables"]["crawls"]
+    beside = [each["server_ratio"] for each in crawls if each["name"] == BESIDE]
     one = [paced(results, 1, name)["server"] * 1e6 for name in polite.BOTH]
     crawl = dearest_crawl(results)
     return [
@@ -195,6 +192,12 @@ def behind(results: Results) -> list[str]:
             f" {one[0]:,.0f} µs of Redis a page, those of scrapy-redis {one[1]:,.0f}."
         ),
         *([f"A page with a job directory takes {crawl:.2f} times Scrapy's CPU."] * (crawl > SAME)),
+        *(
+            f"A page of {each['workers']} workers, Redis {each['delay'] * 1e3:g} ms away, takes"
+            f" {each['seconds_ratio']:.2f} times as long as with scrapy-redis."
+            for each in crawls
+            if each["name"] == FLEET and each["seconds_ratio"] > SAME
+        ),
     ]
 
 
