@@ -75,7 +75,7 @@ def sizing_table() -> str:
     """Return memory and expected loss of crawls of many sizes."""
     rows = []
     for pages in (1_000_000, 10_000_000, 100_000_000, 1_000_000_000):
-        for error_rate in (1e-4, 1e-6, 1e-12):
+        for error_rate in (1e-6, 1e-12):
             sized = size(pages, error_rate, pages)
             grown = size(pages, error_rate, DEFAULT_CAPACITY)
             rows.append(
