@@ -24,9 +24,11 @@ from scrapy_bloom.commands.requests import (
     WaitingRequest,
     matches,
     readable,
+    start_in,
 )
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.backend import account_of
@@ -47,6 +49,7 @@ from scrapy_bloom.local.job import (
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
 
 _UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
@@ -153,7 +156,7 @@ class LocalTarget:
     def failed(self) -> Iterator[FailedRequest]:
         """Yield the failed list, and the requests that cannot be read."""
         with self.reading() as store:
-            for _, failed, _ in store.failed.stored():
+            for _, failed in store.failed.stored():
                 yield FailedRequest.of(failed or _UNREADABLE)
         for each in self._requests():
             if each.problem:
@@ -173,12 +176,12 @@ class LocalTarget:
         """Open the file to look for pages."""
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
-            filter_, starts = store.filter, store.starts
+            done = pages_of(id_ for id_, start in store.starts if start.ended)
 
             def knows(marks: Sequence[bytes]) -> list[bool]:
-                return [mark in filter_ or starts.get(mark) is not None for mark in marks]
+                return [mark in store.filter for mark in marks]
 
-            yield View(identity_in(store), knows, requests)
+            yield View(identity_in(store), knows, requests, done)
 
     # Changing
 
@@ -188,8 +191,8 @@ class LocalTarget:
         :param reason: for which they have failed; empty for any.
         """
         with self._changing(reason) as (store, rows):
-            for id_, failed, start in rows:
-                store.failed.retry(id_, failed, start)
+            for id_, failed in rows:
+                store.failed.retry(id_, failed)
         return len(rows)
 
     def drop(self, reason: str) -> int:
@@ -199,17 +202,15 @@ class LocalTarget:
         """
         with self._changing(reason) as (store, rows):
             done = Ended.DONE.value
-            for id_, failed, start in rows:
+            for id_, failed in rows:
                 store.failed.remove(id_, failed)
                 store.meta[done] = store.meta.get(done, 0) + 1
-                if start is not None:
-                    store.starts.set(start, done)
+                if start := start_in(failed.body):
+                    store.starts[start] = Start(ended=done)
         return len(rows)
 
     @contextmanager
-    def _changing(
-        self, reason: str
-    ) -> Iterator[tuple[Store, list[tuple[int, Failed, bytes | None]]]]:
+    def _changing(self, reason: str) -> Iterator[tuple[Store, list[tuple[int, Failed]]]]:
         """Open the file for a change of what has failed for a reason."""
         with self.reading():
             pass  # it is ours
@@ -217,8 +218,8 @@ class LocalTarget:
             yield (
                 store,
                 [
-                    (id_, failed, start)
-                    for id_, failed, start in store.failed.stored()
+                    (id_, failed)
+                    for id_, failed in store.failed.stored()
                     if failed is not None and matches(failed.kind, reason)
                 ],
             )
@@ -291,9 +292,9 @@ class LocalTarget:
                 if not each.damaged:
                     place = line.place(each.slot, each.body, each.date)
                     yield Found(each.body, None, place)
-            for _, failed, start in store.failed.stored():
+            for _, failed in store.failed.stored():
                 if failed is not None:
-                    yield Found(failed.body, start, Place.failed(failed))
+                    yield Found(failed.body, None, Place.failed(failed))
 
     def _create(self) -> Store:
         project = self._project

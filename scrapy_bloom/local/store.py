@@ -43,10 +43,10 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.counted import Counted
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.values import write_span
 
 NAME: Final = "bloom.sqlite"
@@ -117,7 +117,8 @@ class Store:
         filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         failed: the failed list.
-        starts: start requests that are not filtered, and counted.
+        starts: start requests that are not filtered.
+        first: the number of this run's first request.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
@@ -146,7 +147,7 @@ class Store:
             self._database = file.connect(path, "ro" if read_only else "rw")
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self.starts = Counted(self._database)
+            self.starts = Starts(self._database)
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self._place = path.stat()
             self.marks = Marks(self.filter, self._database, journal=journal)
@@ -219,13 +220,10 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def fail(self, row: int, failed: Failed, start: bytes | None = None) -> None:
-        """Move a request to the failed list.
-
-        :param start: its mark, if ``start()`` yields it in each run.
-        """
+    def fail(self, row: int, failed: Failed) -> None:
+        """Move a request to the failed list, where its row identifies it, too."""
         self.done(row)
-        self.failed.add(row, failed, start)
+        self.failed.add(row, failed)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -255,10 +253,11 @@ class Store:
         """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
         return ((row, self.get(row)) for row in self.rows(number, newest=newest))
 
-    def has(self, row: int) -> bool:
-        """Return whether a request was not done at the last commit."""
+    def has_waited(self, row: int) -> bool:
+        """Return whether a request of an earlier run was not done at the last commit."""
         asked = "SELECT 1 FROM requests WHERE id = ?"
-        return self._database.execute(asked, (row,)).fetchone() is not None
+        earlier = row % (1 << NUMBER_BITS) < self.first
+        return earlier and self._database.execute(asked, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -378,6 +377,7 @@ class Store:
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
+        self.first = self._request
         self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()

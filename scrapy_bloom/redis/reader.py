@@ -17,6 +17,7 @@ from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.worker import Worker
 
 _PORTION: Final = 50  # rows of the failed list that are read at once
+_STARTS: Final = 1_000  # start requests that are read at once
 _ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
 
 
@@ -125,6 +126,13 @@ class Reader:
         :raises BackendError: if the server cannot be used.
         """
         return (Listed.read(*row) for row in self.scan("hscan", "failed", _PORTION))
+
+    def starts(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield how start requests have ended that are not filtered, by their ids.
+
+        :raises BackendError: if the server cannot be used.
+        """
+        return self.scan("hscan", "starts", _STARTS)
 
     def scan(self, command: str, name: str, count: int) -> Iterator[tuple[bytes, Any]]:
         """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice.
