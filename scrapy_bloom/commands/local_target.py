@@ -46,6 +46,7 @@ from scrapy_bloom.local.job import (
     lock_job,
     open_store,
     owner_notes,
+    read_meta,
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
@@ -146,6 +147,11 @@ class LocalTarget:
                 )
             raise StateError(f"{self.name}: found no filter.")
 
+    def _check_ours(self) -> None:
+        """Check that there is a filter of ours, before anything is locked beside it."""
+        self._check_there()
+        read_meta(self.path)
+
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Open the file for reading."""
@@ -212,8 +218,7 @@ class LocalTarget:
     @contextmanager
     def _changing(self, reason: str) -> Iterator[tuple[Store, list[tuple[int, Failed]]]]:
         """Open the file for a change of what has failed for a reason."""
-        with self.reading():
-            pass  # it is ours
+        self._check_ours()
         with lock_job(self.path.parent), self._writing() as store:
             yield (
                 store,
@@ -238,8 +243,7 @@ class LocalTarget:
                     f" NAME."
                 )
         else:
-            with self.reading():  # nothing is locked if it is not ours
-                pass
+            self._check_ours()
         with lock_job(self.path.parent), self._writing(new=new) as store:
             forget, add = store.filter.forget_many, store.filter.add
             change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
@@ -247,8 +251,7 @@ class LocalTarget:
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        with self.reading():
-            pass  # it is ours
+        self._check_ours()
         with lock_job(self.path.parent):
             self._remove()
 
