@@ -222,7 +222,7 @@ class LocalBackend(Backend):
     ) -> None:
         """Delete the row of a request with the next commit, and count its page."""
         if taken is not None:
-            self._store.done(taken.row)
+            self._store.delete(taken.row)
         if ended is Ended.REPLACED:
             return
         counted_as = f"{ended.value} {status}".rstrip()

@@ -190,7 +190,7 @@ class Queues:
                 self.push(taken[0], until)
             except Exception:  # it cannot wait where it would be stored
                 return taken
-            self.store.done(taken[1].row)
+            self.store.delete(taken[1].row)
             self.postponed += 1
         return None
 
@@ -218,7 +218,7 @@ class Queues:
             except Exception as error:
                 self.unreadable.append(error)
             else:
-                self.store.done(row)
+                self.store.delete(row)
 
     # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
 

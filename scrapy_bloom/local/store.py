@@ -16,7 +16,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
     store.rows(queue, newest=True)     # waiting rows
-    store.get(row), store.take(row), store.done(row)
+    store.get(row), store.take(row), store.delete(row)
     store.write_ahead()            # wrote a part of very much that has changed? Ask until not
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
@@ -205,7 +205,7 @@ class Store:
             self._taken.add(row)
             self.queues[row >> NUMBER_BITS].taken += 1
 
-    def done(self, row: int) -> None:
+    def delete(self, row: int) -> None:
         """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
@@ -222,7 +222,7 @@ class Store:
 
     def fail(self, row: int, failed: Failed) -> None:
         """Move a request to the failed list, where its row identifies it, too."""
-        self.done(row)
+        self.delete(row)
         self.failed.add(row, failed)
 
     @contextmanager

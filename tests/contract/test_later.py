@@ -63,7 +63,7 @@ class Job:
         names = []
         while (taken := self.queues.pop()) is not None:
             names.append(taken[0].url.rpartition("/")[2])
-            self.store.done(taken[1].row)
+            self.store.delete(taken[1].row)
         return names
 
     def kill(self):
@@ -143,7 +143,7 @@ def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path
     for _ in range(2):
         request, taken = job.queues.pop()
         assert slot_of(request) == "b"
-        job.store.done(taken.row)
+        job.store.delete(taken.row)
     assert job.queues.pop() is None
     assert (len(job.queues), job.queues.ready) == (4, 0)
     job.store.commit()

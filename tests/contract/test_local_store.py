@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def done(self, data):
         row = data.draw(st.sampled_from(sorted(self.model.rows)))
-        self.store.done(row)
+        self.store.delete(row)
         del self.model.rows[row]
         self.taken.discard(row)
 
@@ -432,7 +432,7 @@ def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right
         for name in ("one/0", "two/0")
         for _ in range(2)
     ]
-    store.done(rows.pop(1))
+    store.delete(rows.pop(1))
     rows.append(store.push(store.queue("two/0", "two"), b"body"))
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -575,8 +575,8 @@ def test_a_queue_is_written_when_it_comes_and_goes_and_not_with_each_request(pat
     for _ in range(50):
         row = store.push(store.queue("stays/0", "stays"), b"body")
         store.commit()
-        store.done(row)
-    store.done(stays)
+        store.delete(row)
+    store.delete(stays)
     store.commit()
     assert sum("queues" in each for each in written) == 2
     store.abandon()
@@ -591,7 +591,7 @@ def test_queues_that_are_empty_again_leave_nothing_behind(path):
         store.take(row)
         store.commit()
         assert len(store.queues) == 2
-        store.done(row)
+        store.delete(row)
     store.commit()
     assert [queue.path for queue in store.queues.values()] == ["stays/0"]
     assert store.find("host-7/0") is None
@@ -608,7 +608,7 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch):
     for _ in range(100):
         row = store.push(queue, bytes(100_000))
         store.commit()
-        store.done(row)
+        store.delete(row)
         sizes.append(log_of(path).stat().st_size)
     assert max(sizes) < 3_000_000
     store.close()

@@ -54,7 +54,7 @@ class Commits:
             self.store.push(self.queue, body_of(number, which))
         if number > _WAITING:
             for row, _ in [*islice(self.store.read(self.queue, newest=False), PER_COMMIT)]:
-                self.store.done(row)
+                self.store.delete(row)
         self.store.meta["number"] = number
         self.store.commit()
         self.number = number
