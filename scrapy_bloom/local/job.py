@@ -194,7 +194,7 @@ class Job:
                 beside.write_bytes(state.removesuffix(_MARK) + _MARK)
                 beside.replace(self.folder / STATE)
         if plain:
-            store.marks.collect_few()
+            store.marks.write_blocks_only()  # at the end: until then they would fill the memory
 
     def _read_state(self) -> bytes:
         """Return and note the spider's state."""

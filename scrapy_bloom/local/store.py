@@ -294,6 +294,7 @@ class Store:
         :raises StateError: if the file was moved or deleted.
         :raises JobInUseError: if another process has written to it.
         """
+        self.marks.begin_pass_if_due()
         self._commit(clean=0, sync=sync)
 
     def write_ahead(self) -> bool:
@@ -341,21 +342,18 @@ class Store:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
 
         (1) Commit what has changed
-        (2) Complete the pass in progress, and unless the journal is small, one more
-        (3) Delete obsolete rows
-        (4) Commit that the run was stopped cleanly
-        (5) Return unused space, if that is little work
-        (6) Copy the log into the file, and remove it
+        (2) Complete the pass, if one is in progress or due, and delete obsolete rows
+        (3) Commit that the run was stopped cleanly
+        (4) Return unused space, if that is little work
+        (5) Copy the log into the file, and remove it
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
         if self._read_only:
             self._database.close()
             return
+        self.marks.begin_pass_if_due()
         self._commit(clean=0)
-        while self.marks.passing:  # a new pass would leave its blocks out
-            self._commit(clean=0)
-        self.marks.begin_last_pass()
         while self.marks.passing or self.marks.sweeping:
             self._commit(clean=0)
         self._commit(clean=1)
@@ -421,7 +419,6 @@ class Store:
             database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
             database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
             self._syncs = sync
-        self.marks.begin_pass_if_due()
         with self._transaction(clean) as change:
             change(self._write_requests())
             file.put(database, "meta", self._new_notes().items())
