@@ -44,7 +44,7 @@ from scrapy_bloom.local.job import (
     Identity,
     identity_of,
     lock_job,
-    open_store,
+    new_filter,
     owner_notes,
     read_meta,
 )
@@ -290,18 +290,17 @@ class LocalTarget:
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
         line = Line("waiting or in flight", stored_holds(store.meta))
-        with store.snapshot():
-            for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
-                if not each.damaged:
-                    place = line.place(each.slot, each.body, each.date)
-                    yield Found(each.body, None, place)
-            for _, failed in store.failed.stored():
-                if failed is not None:
-                    yield Found(failed.body, None, Place.failed(failed))
+        for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
+            if not each.damaged:
+                yield Found(each.body, None, line.place(each.slot, each.body, each.date))
+        for _, failed in store.failed.stored():
+            if failed is not None:
+                yield Found(failed.body, None, Place.failed(failed))
 
     def _create(self) -> Store:
         project = self._project
-        store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
+        fresh = new_filter(project.settings, digests=project.fingerprinter.digests)
+        store = Store(self.path, fresh)
         store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.folder)}
         return store
 

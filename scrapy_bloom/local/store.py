@@ -145,6 +145,8 @@ class Store:
             self.filter, journal = self._read_filter(database, fresh)
         with file.refusing(path):
             self._database = file.connect(path, "ro" if read_only else "rw")
+            if read_only:
+                self._database.execute("BEGIN")  # rows may move while a crawl runs
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
             self.starts = Starts(self._database)
@@ -224,15 +226,6 @@ class Store:
         """Move a request to the failed list, where its row identifies it, too."""
         self.delete(row)
         self.failed.add(row, failed)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Have all that is read be of one commit: rows may move while a crawl runs."""
-        self._database.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._database.execute("ROLLBACK")
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
