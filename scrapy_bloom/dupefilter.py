@@ -99,7 +99,9 @@ class BloomDupeFilter:
             try:
                 self._open()
             except BloomError as error:
-                self.refuse(error)
+                self._checks = Unfiltered(self.report, error)
+                self.report.error(error)
+                refuse(self._crawler, error.reason)
                 return
         self._watch_pushes()
 
@@ -114,15 +116,6 @@ class BloomDupeFilter:
             self.report, BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
         )
         return self._unclean
-
-    def refuse(self, error: BloomError) -> None:
-        """Log why the crawl cannot start, and end it before its first request.
-
-        :raises CloseSpider: if there is no other way to close the spider.
-        """
-        self._checks = Unfiltered(self.report, error)
-        self.report.error(error)
-        refuse(self._crawler, error.reason)
 
     def request_seen(self, request: Request) -> bool:
         """Return whether an equal request was seen before. Never raises.

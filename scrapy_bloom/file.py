@@ -18,7 +18,7 @@ from zlib import crc32
 from scrapy_bloom.errors import BloomError, StateError
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 SCHEMA: Final = f"""
 BEGIN;
@@ -41,9 +41,10 @@ CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROW
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
-  start BLOB, body BLOB, crc INT);
--- As what start requests count that are not filtered: done or redirected, and perhaps a status.
-CREATE TABLE starts (mark BLOB PRIMARY KEY, ended TEXT, crc INT) WITHOUT ROWID;
+  body BLOB, crc INT);
+-- Start requests that are not filtered: the row of each in `requests` or `failed`, or 0; and as
+-- what it counts, done or redirected, perhaps with a status, or nothing.
+CREATE TABLE starts (id BLOB PRIMARY KEY, row INT, ended TEXT, crc INT) WITHOUT ROWID;
 """
 
 # Squares: a sum of the numbers themselves would often be right by chance. None is 0.

@@ -18,9 +18,11 @@ from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
+from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy.crawler import (
     is_inspection_command,
     no_requests,
+    refuse,
     send_dropped,
     write_no_state,
 )
@@ -119,10 +121,9 @@ class Scheduler(ScrapyScheduler):
             self._frontier = await self._open_frontier()
         except BloomError as error:
             self._refused = True
-            ours = (
-                self.df if isinstance(self.df, BloomDupeFilter) else BloomDupeFilter(self.crawler)
-            )
-            ours.refuse(error)
+            ours = isinstance(self.df, BloomDupeFilter)
+            (self.df.report if ours else Report(self.crawler)).error(error)
+            refuse(self.crawler, error.reason)
             self._enqueue_early()
             return
         self._enqueue_early()

@@ -71,7 +71,7 @@ class Source:
         state: the spider's, pickled.
         holds: download slots that are left alone, each until when, in seconds since 1970.
         account: what has become of the pages that have no request any more. Only ours is known.
-        starts: as what start requests count that are not filtered, by their marks.
+        starts: ids of start requests that are not filtered, each with as what it counts.
     """
 
     identity: Identity
@@ -112,7 +112,7 @@ def our_job(target: LocalTarget, project: Project) -> Iterator[Source]:
             state=state,
             holds=holds,
             account=account_in(store),
-            starts=store.starts,
+            starts=((id_, start.ended) for id_, start in store.starts if start.ended),
         )
 
 
@@ -131,12 +131,12 @@ def _of_store(store: Store, project: Project) -> Iterator[StoredRequest]:
             if each.damaged:
                 raise file.damaged(store.path, "a request does not match its checksum")
             yield each
-        for _, failed, start in store.failed.stored():
+        for _, failed in store.failed.stored():
             if failed is None:
                 raise file.damaged(store.path, "a failed request does not match its checksum")
             priority = priority_in(failed.body)
             name, slot = project.queue_for(slot_in(failed.body).decode(), priority)
-            yield StoredRequest(name, slot, priority, failed.body, failed=failed, start=start)
+            yield StoredRequest(name, slot, priority, failed.body, failed=failed)
 
 
 @contextmanager

@@ -17,12 +17,14 @@ from scrapy_bloom.commands.copy_from import Source
 from scrapy_bloom.commands.local_target import LocalTarget, occupied
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
+from scrapy_bloom.commands.requests import start_in
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.backend import STATUSES
 from scrapy_bloom.local.job import DIGEST, FILTER, LOCK, REQUESTS, lock_job, owner_notes
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.local.scrapys import STATE, digest
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, RUNS, Store
 
 _CHUNK: Final = 1 << 20  # bytes of requests that are committed at once
@@ -73,7 +75,9 @@ def _add_requests(store: Store, source: Source) -> int:
             queue, body = (LATER, None), waiting_body(request.date, request.priority, body)
         row = store.push(store.queue(*queue), body)
         if request.failed is not None:
-            store.fail(row, request.failed, request.start)
+            store.fail(row, request.failed)
+            if start := start_in(body):
+                store.starts[start] = Start(row)
         if request.mark is not None:
             store.filter.add(request.mark)
         count, size = count + 1, size + len(body)
@@ -90,5 +94,5 @@ def _add_account(store: Store, source: Source) -> None:
         names = (Ended.DONE.value, Ended.REDIRECTED.value)
         store.meta |= {name: getattr(source.account, name) for name in names}
         store.meta[STATUSES] = json.dumps(source.account.statuses)
-    for start in source.starts:
-        store.starts.set(*start)
+    for start, ended in source.starts:
+        store.starts[start] = Start(ended=ended)

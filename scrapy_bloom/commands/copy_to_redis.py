@@ -22,7 +22,7 @@ from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.commands.requests import StoredRequest, for_redis, slot_in
+from scrapy_bloom.commands.requests import StoredRequest, for_redis, slot_in, start_in
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -33,11 +33,11 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Listed, Reader
-from scrapy_bloom.redis.wire import Call, in_calls
+from scrapy_bloom.redis.wire import Call, as_counted, in_calls
 from scrapy_bloom.redis.worker import Worker, delete
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
-_KEYS: Final = "queue", "later", "turns", "holds", "failed", "reasons", "statuses"
+_KEYS: Final = "queue", "later", "turns", "holds", "failed", "reasons", "statuses", "starts"
 _HOURS: Final = 6 * 3600
 """Seconds after which the keys of an interrupted copy expire."""
 
@@ -171,7 +171,8 @@ def _add_failed(
     rows = {}
     for number, each in enumerate(batch, count):
         if each.failed is not None:
-            key, kind = number.to_bytes(8, "big"), each.failed.kind.encode()  # others are larger
+            key = start_in(each.body) or number.to_bytes(8, "big")  # others are larger
+            kind = each.failed.kind.encode()
             request = Taken(key, _slot_of(each), each.priority, 0, None, each.body)
             rows[key] = Listed(key, each.failed, request).write(kind)
             kinds[kind] += 1
@@ -188,6 +189,11 @@ def _add_account(source: Source, client: Any, header: str, prefix: str) -> None:
         if source.account.statuses:
             client.hset(f"{prefix}statuses", mapping={**source.account.statuses})
             client.expire(f"{prefix}statuses", _HOURS)
+        starts = iter(source.starts)
+        while batch := dict(islice(starts, BATCH)):
+            counted = {id_: as_counted(ended) for id_, ended in batch.items()}
+            client.hset(f"{prefix}starts", mapping=counted)
+            client.expire(f"{prefix}starts", _HOURS)
 
 
 def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[StoredRequest]:

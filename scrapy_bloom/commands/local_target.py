@@ -24,9 +24,11 @@ from scrapy_bloom.commands.requests import (
     WaitingRequest,
     matches,
     readable,
+    start_in,
 )
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.backend import account_of
@@ -42,11 +44,13 @@ from scrapy_bloom.local.job import (
     Identity,
     identity_of,
     lock_job,
-    open_store,
+    new_filter,
     owner_notes,
+    read_meta,
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
 
 _UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
@@ -143,6 +147,11 @@ class LocalTarget:
                 )
             raise StateError(f"{self.name}: found no filter.")
 
+    def _check_ours(self) -> None:
+        """Check that there is a filter of ours, before anything is locked beside it."""
+        self._check_there()
+        read_meta(self.path)
+
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Open the file for reading."""
@@ -153,7 +162,7 @@ class LocalTarget:
     def failed(self) -> Iterator[FailedRequest]:
         """Yield the failed list, and the requests that cannot be read."""
         with self.reading() as store:
-            for _, failed, _ in store.failed.stored():
+            for _, failed in store.failed.stored():
                 yield FailedRequest.of(failed or _UNREADABLE)
         for each in self._requests():
             if each.problem:
@@ -173,12 +182,12 @@ class LocalTarget:
         """Open the file to look for pages."""
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
-            filter_, starts = store.filter, store.starts
+            done = pages_of(id_ for id_, start in store.starts if start.ended)
 
             def knows(marks: Sequence[bytes]) -> list[bool]:
-                return [mark in filter_ or starts.get(mark) is not None for mark in marks]
+                return [mark in store.filter for mark in marks]
 
-            yield View(identity_in(store), knows, requests)
+            yield View(identity_in(store), knows, requests, done)
 
     # Changing
 
@@ -188,8 +197,8 @@ class LocalTarget:
         :param reason: for which they have failed; empty for any.
         """
         with self._changing(reason) as (store, rows):
-            for id_, failed, start in rows:
-                store.failed.retry(id_, failed, start)
+            for id_, failed in rows:
+                store.failed.retry(id_, failed)
         return len(rows)
 
     def drop(self, reason: str) -> int:
@@ -199,26 +208,23 @@ class LocalTarget:
         """
         with self._changing(reason) as (store, rows):
             done = Ended.DONE.value
-            for id_, failed, start in rows:
+            for id_, failed in rows:
                 store.failed.remove(id_, failed)
                 store.meta[done] = store.meta.get(done, 0) + 1
-                if start is not None:
-                    store.starts.set(start, done)
+                if start := start_in(failed.body):
+                    store.starts[start] = Start(ended=done)
         return len(rows)
 
     @contextmanager
-    def _changing(
-        self, reason: str
-    ) -> Iterator[tuple[Store, list[tuple[int, Failed, bytes | None]]]]:
+    def _changing(self, reason: str) -> Iterator[tuple[Store, list[tuple[int, Failed]]]]:
         """Open the file for a change of what has failed for a reason."""
-        with self.reading():
-            pass  # it is ours
+        self._check_ours()
         with lock_job(self.path.parent), self._writing() as store:
             yield (
                 store,
                 [
-                    (id_, failed, start)
-                    for id_, failed, start in store.failed.stored()
+                    (id_, failed)
+                    for id_, failed in store.failed.stored()
                     if failed is not None and matches(failed.kind, reason)
                 ],
             )
@@ -237,8 +243,7 @@ class LocalTarget:
                     f" NAME."
                 )
         else:
-            with self.reading():  # nothing is locked if it is not ours
-                pass
+            self._check_ours()
         with lock_job(self.path.parent), self._writing(new=new) as store:
             forget, add = store.filter.forget_many, store.filter.add
             change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
@@ -246,8 +251,7 @@ class LocalTarget:
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        with self.reading():
-            pass  # it is ours
+        self._check_ours()
         with lock_job(self.path.parent):
             self._remove()
 
@@ -286,18 +290,17 @@ class LocalTarget:
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
         line = Line("waiting or in flight", stored_holds(store.meta))
-        with store.snapshot():
-            for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
-                if not each.damaged:
-                    place = line.place(each.slot, each.body, each.date)
-                    yield Found(each.body, None, place)
-            for _, failed, start in store.failed.stored():
-                if failed is not None:
-                    yield Found(failed.body, start, Place.failed(failed))
+        for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
+            if not each.damaged:
+                yield Found(each.body, None, line.place(each.slot, each.body, each.date))
+        for _, failed in store.failed.stored():
+            if failed is not None:
+                yield Found(failed.body, None, Place.failed(failed))
 
     def _create(self) -> Store:
         project = self._project
-        store = open_store(self.path, project.settings, digests=project.fingerprinter.digests)
+        fresh = new_filter(project.settings, digests=project.fingerprinter.digests)
+        store = Store(self.path, fresh)
         store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.folder)}
         return store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -159,8 +159,10 @@ class View:
         identity: what its marks belong to.
         knows: returns for each of some marks whether it is there.
         requests: yields the requests that are not done; None if they are not here.
+        starts: how the ids of the start requests begin that are done and were not filtered.
     """
 
     identity: Identity
     knows: Callable[[Sequence[bytes]], list[bool]]
     requests: Callable[[], Iterator[Found]] | None
+    starts: Collection[bytes]

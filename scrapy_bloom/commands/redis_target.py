@@ -16,6 +16,7 @@ from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
+from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
@@ -151,7 +152,8 @@ class RedisTarget:
             reader = Reader(link, self.key)
             plan = reader.existing().plan
             requests = partial(_found, reader) if plan.order else None
-            yield View(identity_in(plan), reader.contains_many, requests)
+            done = pages_of(start for start, _ in reader.starts())
+            yield View(identity_in(plan), reader.contains_many, requests, done)
 
     # Changing
 

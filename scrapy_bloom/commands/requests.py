@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from scrapy import Request
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START
 from scrapy_bloom.crawl.reading import Reading, Refused
 
 
@@ -27,7 +27,6 @@ class StoredRequest(NamedTuple):
         date: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
         mark: the fingerprint of its page if that is not marked yet.
         failed: its row on the failed list; None if it is not there.
-        start: its fingerprint if it is there, and ``start()`` yields it in each run.
         damaged: whether its checksum is wrong; it has no body then.
     """
 
@@ -38,7 +37,6 @@ class StoredRequest(NamedTuple):
     date: float = 0.0
     mark: bytes | None = None
     failed: Failed | None = None
-    start: bytes | None = None
     damaged: bool = False
 
 
@@ -168,6 +166,14 @@ def priority_in(body: bytes) -> int:
         return int(_fields(body).get("priority", 0))
     except Exception:  # whatever it is made of, the crawl reads it
         return 0
+
+
+def start_in(body: bytes) -> bytes:
+    """Return which start request a stored request stands for: nothing if none, or not decoded."""
+    try:
+        return bytes((_fields(body).get("meta") or {}).get(START, b""))
+    except Exception:  # whatever it is made of, the crawl reads it
+        return b""
 
 
 def slot_in(body: bytes) -> bytes:

@@ -15,6 +15,7 @@ from scrapy_bloom.commands.pages import Page
 from scrapy_bloom.commands.places import Place, View
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import marks_in
+from scrapy_bloom.crawl.identity import start_page
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 
 EXAMPLE = "job http://example.com/"
@@ -53,7 +54,7 @@ def _places(
     """
     rest = "seen" if view.requests is None else "done"
     states = {
-        mark: Place(rest if known else "unknown")
+        mark: Place(rest if known or start_page(mark) in view.starts else "unknown")
         for mark, known in zip(marks, view.knows(marks), strict=True)
     }
     missing = set(states)

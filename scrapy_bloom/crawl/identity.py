@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pickle
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.history import CHAIN, Chains
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
@@ -10,8 +14,10 @@ from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+
+_SHORT: Final = 8  # bytes: half an id of a start request
 
 MarkChain = tuple[bytes, ...]
 """The mark of a page, and those of the pages that redirected to it."""
@@ -65,3 +71,33 @@ class Identifier:
         """Return the mark of a page, and those of the pages that redirected to it."""
         mark, _ = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)
+
+    def start_id(self, request: Request, spider: Spider) -> bytes:
+        """Return 16 bytes that identify a start request; none if its page cannot be identified.
+
+        ``start()`` runs in each run and worker, and Scrapy does not filter what it yields by
+        default. The same request is one page, wherever it is stored. It is the same if all in it
+        is: its callback, its meta. Those of a page that cannot be pickled are the same.
+        """
+        try:
+            mark, _ = self.identify(request)
+        except Exception:  # the project's fingerprinter
+            return b""
+        contents = b""
+        with suppress(Exception):  # its parts may raise anything
+            contents = pickle.dumps(request.to_dict(spider=spider), protocol=4)
+        return start_page(mark) + _short(contents)
+
+
+def start_page(mark: bytes) -> bytes:
+    """Return how the ids of the start requests of a page begin."""
+    return _short(mark)
+
+
+def pages_of(start_ids: Iterable[bytes]) -> set[bytes]:
+    """Return how the ids of start requests begin."""
+    return {id_[:_SHORT] for id_ in start_ids}
+
+
+def _short(value: bytes) -> bytes:
+    return blake2b(value, digest_size=_SHORT).digest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from operator import is_not
 from typing import Final
 
@@ -107,8 +106,7 @@ class Changes:
 
     Attributes:
         marks: fingerprints whose bits were set, oldest first, by the number of their slice; None
-            once there were more than there is room for.
-        room: how many more marks to record.
+            if they are not recorded.
         again: fingerprints added to :attr:`DatedSlices.again`, or removed from it.
         ages: likewise for :attr:`DatedSlices.ages`.
         over: fingerprints that expired in either: possibly very many, which need not be
@@ -116,15 +114,11 @@ class Changes:
     """
 
     marks: dict[int, list[bytes]] | None = field(default_factory=dict)
-    room: float = inf
     again: set[bytes] = field(default_factory=set)
     ages: set[bytes] = field(default_factory=set)
     over: list[bytes] = field(default_factory=list)
 
     def mark(self, id_: int, fingerprint: bytes) -> None:
         """Record that bits were set in a slice."""
-        self.room -= 1
-        if self.room < 0:
-            self.marks = None
-        elif self.marks is not None:
+        if self.marks is not None:
             self.marks.setdefault(id_, []).append(fingerprint)

@@ -32,7 +32,7 @@ from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
-from scrapy_bloom.local.starts import StoredStarts
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -70,23 +70,21 @@ class LocalBackend(Backend):
 
     :param job: the job, in which a run has begun.
     :param queues: its requests.
-    :param starts: those of them that ``start()`` yields in each run.
     """
 
     kind: ClassVar[str] = "disk"
 
-    def __init__(self, crawl: Crawl, job: Job, queues: Queues, starts: StoredStarts) -> None:
+    def __init__(self, crawl: Crawl, job: Job, queues: Queues) -> None:
         self._job, self._store, self._queues = job, job.store, queues
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
-        self._identify = crawl.identifier.identify
+        self._start_id = crawl.identifier.start_id
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
-        self._starts = starts
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -116,9 +114,8 @@ class LocalBackend(Backend):
             await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             await run_beside(queues.read_waiting)
-            starts = await run_beside(partial(StoredStarts, job.store, queues))
             await run_beside(job.begin)
-        opened = cls(crawl, job, queues, starts)
+        opened = cls(crawl, job, queues)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
         return opened
 
@@ -138,39 +135,45 @@ class LocalBackend(Backend):
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
-        is_start = mark is None and self._engine.is_from_start(request)
-        digest = self._starts.digest(request) if is_start and not due else b""
-        if digest and self._starts.take(digest):
-            return False  # it has waited since an earlier run
-        if is_start:
-            self._note_start(request)
-        error = self._queues.push(request, due)
-        if self.due == inf:
-            self._changed()
-        elif self._store.new_bytes > MOST_NEW and not self._failing:
-            self.due = min(self.due, time.monotonic() + INTERVAL)
-        if error is not None:
+        start = b""
+        if mark is None and START not in request.meta and self._engine.is_from_start(request):
+            start = self._start_id(request, self._spider)
+        if start:
+            if self._store.has_waited(self._store.starts[start].row):
+                return False
+            self._take_over(start, request)
+        try:
+            row = self._queues.push(request, due)
+        except Exception as error:
             raise Unstorable(error) from error
-        if digest:
-            self._starts.note(digest, self._queues.taken.row)
+        else:
+            if start:
+                self._store.starts[start] = Start(row)
+        finally:
+            if self.due == inf:
+                self._changed()
+            elif self._store.new_bytes > MOST_NEW and not self._failing:
+                self.due = min(self.due, time.monotonic() + INTERVAL)
         return False
 
-    def _note_start(self, request: Request) -> None:
-        """Count a start request once, and let it take the place of its like that has failed."""
-        with suppress(Exception):  # the project's fingerprinter
-            request.meta[START], _ = self._identify(request)
-            self._reopen(request.meta[START])
-            failed = self._store.failed.take_start(request.meta[START])
-            before = {} if failed is None else read_fields(failed.body)["meta"]
-            if TRIES in before:
-                request.meta[TRIES] = before[TRIES]
+    def _take_over(self, start: bytes, request: Request) -> None:
+        """Let a start request take the place of its like that has failed."""
+        request.meta[START] = start
+        failed = self._note_start(start, Start())
+        if failed is not None:
+            with suppress(Exception):  # its parts may raise anything
+                request.meta[TRIES] = read_fields(failed.body)["meta"][TRIES]
 
-    def _reopen(self, start: bytes) -> None:
-        """Let a start request count no more as what it did: it comes again, or ends again."""
-        ended = self._store.starts.get(start)
-        if ended is not None:
-            self._store.starts.set(start, None)
-            self._count(ended, -1)
+    def _note_start(self, id_: bytes, start: Start) -> Failed | None:
+        """Note what has become of a start request, which counts no more as what it did.
+
+        :returns: it, if it was on the failed list.
+        """
+        before = self._store.starts[id_]
+        if before.ended:
+            self._count(before.ended, -1)
+        self._store.starts[id_] = start
+        return self._store.failed.take(before.row)
 
     def _count(self, ended: str, by: int) -> None:
         name, _, status = ended.partition(" ")
@@ -219,21 +222,21 @@ class LocalBackend(Backend):
     ) -> None:
         """Delete the row of a request with the next commit, and count its page."""
         if taken is not None:
-            self._store.done(taken.row)
+            self._store.delete(taken.row)
         if ended is Ended.REPLACED:
             return
+        counted_as = f"{ended.value} {status}".rstrip()
         if start:
-            self._reopen(start)
-            self._store.starts.set(start, f"{ended.value} {status}")
-        self._count(f"{ended.value} {status}", 1)
+            self._note_start(start, Start(ended=counted_as))
+        self._count(counted_as, 1)
 
     def fail(
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Move the row of a request to the failed list with the next commit."""
         if start:
-            self._reopen(start)
-        self._store.fail(taken.row, Failed.of(taken.body, reason, time.time()), start or None)
+            self._note_start(start, Start(taken.row))
+        self._store.fail(taken.row, Failed.of(taken.body, reason, time.time()))
         if way:
             self._store.filter.forget_many(way)
 
@@ -243,32 +246,32 @@ class LocalBackend(Backend):
         Each is put back only when its turn comes: put back earlier, it would be sent before what
         waits if Scrapy's queue takes the newest first, or if its priority is higher.
         """
-        list_, queues, taken = self._store.failed, self._queues, None
+        queues, taken = self._queues, None
+        if not self._engine.has_started:  # it may yield them itself
+            return None
         for _ in range(_AT_ONCE):  # those of hosts that are left alone wait with the others
-            left = list_.left
-            if taken or not left or queues.ready or not queues.has_room:
-                break
-            self._put_back()
-            if list_.left == left:  # the others are start requests, and start() is not through
+            if taken or queues.ready or not queues.has_room or not self._put_back():
                 break
             taken = queues.pop()
         return taken
 
-    def _put_back(self) -> None:
-        """Put a failed request of an earlier run back."""
+    def _put_back(self) -> bool:
+        """Put the next failed request of an earlier run back; return whether there was one."""
         list_ = self._store.failed
-        for id_, failed in list_.due(1, starts=self._engine.has_started):
-            try:
-                if failed is None:
-                    raise ValueError("its bytes do not match their checksum")
-                problem = self._queues.push(read_request(failed.body, self._spider))
-            except Exception as error:  # its parts may raise anything
-                problem = error
-            if problem is not None:
-                self._queues.unreadable.append(problem)
-            elif failed is not None:
-                list_.remove(id_, failed)
-            self._changed()
+        due = list_.pop_due() if list_.left else None
+        if due is None:
+            return False
+        id_, failed = due
+        self._changed()
+        try:
+            if failed is None:
+                raise ValueError("its bytes do not match their checksum")
+            self._queues.push(read_request(failed.body, self._spider))
+        except Exception as error:  # its parts may raise anything
+            self._queues.unreadable.append(error)
+        else:
+            list_.remove(id_, failed)
+        return True
 
     # Download slots
 

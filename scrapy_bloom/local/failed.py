@@ -9,14 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
 
-_COLUMNS: Final = "id, run, kind, message, date, tries, start, body, crc"
+_COLUMNS: Final = "id, run, kind, message, date, tries, body, crc"
 _LAST: Final = 2**63 - 1  # the highest id
 
 
@@ -42,13 +41,9 @@ class FailedList:
         self.reasons = reasons_in(database)
         due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
         (self.left,) = database.execute(due, (run, MOST_TRIES)).fetchone()
-        self._new: dict[int, tuple[Failed, bytes | None]] = {}
-        self._gone: dict[int, None] = {}
+        self._new: dict[int, Failed] = {}
+        self._gone: set[int] = set()
         self._after = -1  # ids up to this one were put back, or cannot be read
-        starts = "SELECT start, id FROM failed WHERE start IS NOT NULL AND run < ? AND tries < ?"
-        self._starts: dict[bytes, list[int]] = {}  # one page may have several callbacks
-        for mark, id_ in database.execute(starts, (run, MOST_TRIES)):
-            self._starts.setdefault(mark, []).append(id_)
 
     def __len__(self) -> int:
         """Return how many requests are on it."""
@@ -59,96 +54,85 @@ class FailedList:
         """Whether there is anything to write."""
         return bool(self._new or self._gone)
 
-    def add(self, id_: int, failed: Failed, start: bytes | None = None) -> None:
+    def add(self, id_: int, failed: Failed) -> None:
         """Add a request.
 
         :param id_: of its row among those that are not done.
-        :param start: its mark, if ``start()`` yields it in each run.
         """
-        self._new[id_] = failed, start
+        self._new[id_] = failed
         self.reasons[failed.kind] += 1
 
-    def due(self, most: int, *, starts: bool) -> Iterator[tuple[int, Failed | None]]:
-        """Yield requests of earlier runs to be put back, each once; None if one is damaged.
+    def pop_due(self) -> tuple[int, Failed | None] | None:
+        """Return the next request of an earlier run to be put back; None if there is none.
 
-        Call :meth:`remove` for those that were put back; the others stay.
+        Call :meth:`remove` if it was put back; else it stays. A damaged one is None itself.
 
-        :param starts: whether ``start()`` is through: what it has not yielded again is put back.
-        :raises sqlite3.Error: if they cannot be read.
+        :raises sqlite3.Error: if it cannot be read.
         """
         asked = (
-            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ?"
-            " AND start IS NULL ORDER BY id LIMIT ?"
+            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ? ORDER BY id"
+            " LIMIT 1"
         )
-        found = self._database.execute(asked, (self._after, self.run, MOST_TRIES, most)).fetchall()
-        for row in found:
-            self._after, self.left = row[0], self.left - 1
-            yield row[0], _read(row)
-        if not found:
-            self._after = _LAST  # or each call would look through all that have failed
-        if not found and starts:
-            for mark in [*islice(self._starts, most)]:
-                yield self._pop_start(mark)
-            if not self._starts:
-                self.left = 0
+        bounds = self.run, MOST_TRIES
+        while row := self._database.execute(asked, (self._after, *bounds)).fetchone():
+            self._after = row[0]
+            if row[0] not in self._gone:
+                self.left -= 1
+                return row[0], _read(row)
+        self._after, self.left = _LAST, 0  # or each call would look through all that have failed
+        return None
 
-    def take_start(self, mark: bytes) -> Failed | None:
-        """Remove and return a start request that has failed in an earlier run, if there is one."""
-        if mark not in self._starts:
-            return None
-        id_, failed = self._pop_start(mark)
+    def take(self, id_: int) -> Failed | None:
+        """Remove and return a request; None if it is not there, or damaged."""
+        if id_ in self._new:
+            self._uncount(new := self._new.pop(id_))
+            return new
+        asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"
+        row = self._database.execute(asked, (id_,)).fetchone()
+        failed = None if row is None or id_ in self._gone else _read(row)
         if failed is not None:
+            self.left -= id_ > self._after and row[1] < self.run and failed.tries < MOST_TRIES
             self.remove(id_, failed)
         return failed
 
-    def _pop_start(self, mark: bytes) -> tuple[int, Failed | None]:
-        id_ = self._starts[mark].pop(0)
-        if not self._starts[mark]:
-            del self._starts[mark]
-        self.left -= 1
-        asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"
-        return id_, _read(self._database.execute(asked, (id_,)).fetchone())
-
     def remove(self, id_: int, failed: Failed) -> None:
         """Remove a request."""
-        self._gone[id_] = None
+        self._gone.add(id_)
+        self._uncount(failed)
+
+    def _uncount(self, failed: Failed) -> None:
         self.reasons[failed.kind] -= 1
         if not self.reasons[failed.kind]:
             del self.reasons[failed.kind]
 
-    def stored(self) -> Iterator[tuple[int, Failed | None, bytes | None]]:
-        """Yield all that is in the file, the oldest first, with the marks of start requests.
-
-        A damaged one is None.
-        """
+    def stored(self) -> Iterator[tuple[int, Failed | None]]:
+        """Yield all that is in the file, the oldest first; a damaged one is None."""
         asked = f"SELECT {_COLUMNS} FROM failed ORDER BY id"
         for row in self._database.execute(asked):
-            yield row[0], _read(row), row[6]
+            yield row[0], _read(row)
 
-    def retry(self, id_: int, failed: Failed, start: bytes | None) -> None:
+    def retry(self, id_: int, failed: Failed) -> None:
         """Have the next run fetch a request again, as if it had never failed.
 
         Call it outside of a run.
         """
         self.remove(id_, failed)
         self.run = 0  # an earlier one than the next
-        self.add(id_, failed.retried(), start)
+        self.add(id_, failed.retried())
 
     def write(self) -> Callable[[], None]:
         """Write all changes in the transaction that is open.
 
         :returns: what to call once it is committed.
         """
-        gone, new = [*self._gone], {**self._new}
-        self._database.executemany("DELETE FROM failed WHERE id = ?", ((id_,) for id_ in gone))
-        rows = ((id_, self.run, *each[:4], start, each.body) for id_, (each, start) in new.items())
+        gone = ((id_,) for id_ in self._gone)
+        self._database.executemany("DELETE FROM failed WHERE id = ?", gone)
+        rows = ((id_, self.run, *each[:4], each.body) for id_, each in self._new.items())
         file.put(self._database, "failed", rows)
 
         def keep() -> None:
-            for id_ in gone:
-                del self._gone[id_]
-            for id_ in new:
-                del self._new[id_]
+            self._gone.clear()
+            self._new.clear()
 
         return keep
 
@@ -157,5 +141,5 @@ def _read(row: tuple[object, ...]) -> Failed | None:
     *values, checksum = row
     if checksum != file.crc(*values):  # type: ignore[arg-type]
         return None
-    _, _, kind, message, date, tries, _, body = values
+    _, _, kind, message, date, tries, body = values
     return Failed(kind, message, date, tries, "", body)  # type: ignore[arg-type]

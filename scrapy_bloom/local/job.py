@@ -171,7 +171,7 @@ class Job:
         :raises StateError: if it cannot be used.
         :raises SettingError: if it was made for other settings.
         """
-        self.store = open_store(self.path, settings, digests=digests)
+        self.store = Store(self.path, new_filter(settings, digests=digests))
         self.restored = self.store.filter.items
         self.killed = not self.store.clean
         self.in_flight = int(self.store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
@@ -194,7 +194,7 @@ class Job:
                 beside.write_bytes(state.removesuffix(_MARK) + _MARK)
                 beside.replace(self.folder / STATE)
         if plain:
-            store.marks.collect_few()
+            store.marks.write_blocks_only()  # at the end: until then they would fill the memory
 
     def _read_state(self) -> bytes:
         """Return and note the spider's state."""
@@ -391,18 +391,6 @@ def copy_command(folder: Path, spider: str, *, stopped: bool) -> str:
     new = folder.with_name(f"{folder.name}-bloom")
     words = "scrapy", "bloom", "copy", str(folder), str(new), "--spider", spider
     return f"'{shlex.join(words)}{' --stopped' if stopped else ''}'"
-
-
-def open_store(path: Path, settings: Settings, *, digests: bool, read_only: bool = False) -> Store:
-    """Open the file of a job with these settings, or create it.
-
-    :param digests: whether all fingerprints are SHA-1 digests.
-    :param read_only: as for :class:`Store`.
-    :raises StateError: if it cannot be used. It is left as it is.
-    :raises SettingError: if it was made for other settings; likewise.
-    """
-    fresh = new_filter(settings, digests=digests)
-    return Store(path, fresh, read_only=read_only)
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:

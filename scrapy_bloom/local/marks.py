@@ -25,9 +25,6 @@ all items. After a kill they are replayed, at 3 µs each; but each pass writes n
 
 JOURNAL_SHARE: Final = 20
 
-SMALL_JOURNAL: Final = 20_000
-"""A journal of at most this many marks stays at a clean stop: it is smaller than their blocks."""
-
 BLOCKS_AT_ONCE: Final = 32  # blocks written by one commit of a pass: 0.25 MB
 SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
 OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
@@ -100,19 +97,14 @@ class Marks:
         """Record that these may have come to :attr:`withheld`, or gone."""
         self._changes.again.update(fingerprints)
 
-    def collect_few(self) -> None:
-        """Collect no more marks in memory than the journal keeps: the last pass has them all."""
-        self._changes.room = max(0, SMALL_JOURNAL - self.journal)
+    def write_blocks_only(self) -> None:
+        """Collect no marks for the journal: passes write all that has changed."""
+        self._changes.marks = None
 
     def begin_pass_if_due(self) -> None:
         """Begin a pass if the journal is long. It takes what is committed: the next may fail."""
         limit = max(LEAST_JOURNAL, self._filter.items // JOURNAL_SHARE)
-        if self.journal > limit and self._pass is None:
-            self.begin_pass()
-
-    def begin_last_pass(self) -> None:
-        """Begin a pass at a clean stop, unless the journal is small."""
-        if self.journal > SMALL_JOURNAL or self._changes.marks is None:
+        if self._pass is None and (self.journal > limit or self._changes.marks is None):
             self.begin_pass()
 
     def begin_pass(self) -> None:

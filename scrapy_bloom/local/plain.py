@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class PlainFilter:
     """The filter of a crawl under Scrapy's own scheduler, or any other.
 
+    It is read on the event loop, since Scrapy opens filters there, before the first request.
+
     :param spider: name of the spider.
     :param report: writes to stats and log.
     :param unclean: whether the last run was killed, and its files were moved away.

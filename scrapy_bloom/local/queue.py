@@ -147,36 +147,32 @@ class Queues:
         """How many requests wait for a time."""
         return len(self._waiting)
 
-    def push(self, request: Request, due: float = 0.0) -> Exception | None:
-        """Add a request; return None, or why it cannot be stored, with nothing changed.
+    def push(self, request: Request, due: float = 0.0) -> int:
+        """Add a request; return its row.
 
         :param due: before when it must not be sent, by ``time.monotonic()``; 0 for none.
+        :raises Exception: any, if it cannot be serialized. Nothing has changed then.
         """
-        try:
-            if due:
-                date = time.time() + max(0.0, due - time.monotonic())
-                body = waiting_body(date, request.priority, self.dumps(request))
-                self._waiting.push(due, self.store.push(self.store.queue(LATER, None), body))
-            else:
-                self._push(request)
-        except Exception as error:
-            return error
-        return None
+        if not due:
+            return self._push(request)
+        date = time.time() + max(0.0, due - time.monotonic())
+        body = self._dumps(request.to_dict(spider=self.spider))
+        body = waiting_body(date, request.priority, body)
+        row = self.store.push(self.store.queue(LATER, None), body)
+        self._waiting.push(due, row)
+        return row
 
-    def _push(self, request: Request) -> None:
+    def _push(self, request: Request) -> int:
         slot = self.slot_of(request) if self._resting else ""
         if slot not in self._resting:
             self._queue.push(request)
-            return
+            return self.taken.row
         self._serve(slot)
         try:
             self._queue.push(request)
         finally:
             self._rest(slot)
-
-    def dumps(self, request: Request) -> bytes:
-        """Serialize a request. Raises whatever its contents raise."""
-        return self._dumps(request.to_dict(spider=self.spider))
+        return self.taken.row
 
     def pop(self) -> tuple[Request, Taken] | None:
         """Take the next readable request.
@@ -190,9 +186,11 @@ class Queues:
             taken = self._pop()
             if taken is None or not (until := self.held_until(taken[0])):
                 return taken
-            if self.push(taken[0], until) is not None:  # it cannot wait where it would be stored
+            try:
+                self.push(taken[0], until)
+            except Exception:  # it cannot wait where it would be stored
                 return taken
-            self.store.done(taken[1].row)
+            self.store.delete(taken[1].row)
             self.postponed += 1
         return None
 
@@ -220,7 +218,7 @@ class Queues:
             except Exception as error:
                 self.unreadable.append(error)
             else:
-                self.store.done(row)
+                self.store.delete(row)
 
     # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
 

@@ -1,71 +1,64 @@
-"""Start requests that still wait from earlier runs: the same ones are not stored again.
-
-``start()`` runs in full in each run, and Scrapy does not filter what it yields by default. So those
-that still waited would be stored once more by each run. A request is the same if the bytes are in
-which it would be stored: nothing that has changed is left out.
-"""
+"""Start requests that are not filtered: each is one page, although it comes with each run."""
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import suppress
-from hashlib import blake2b
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from scrapy import Request
-
-    from scrapy_bloom.local.queue import Queues
-    from scrapy_bloom.local.store import Store
-
-_KEY: Final = "starts "
-"""How the keys of the notes begin. A number follows: only the last one changes."""
-
-_ENTRY: Final = Struct(">q16s")  # the row of a request, and its digest
-_IN_ONE: Final = 200  # entries of a note
-
-_MOST: Final = 10_000
-"""How many are noted. More of them are stored once more by each run."""
+from scrapy_bloom import file
 
 
-class StoredStarts:
-    """The start requests of a job that wait.
+class Start(NamedTuple):
+    """What is known of a start request.
 
-    :param store: of the job, as after opening.
-    :param queues: serialize requests.
+    Attributes:
+        row: of the request, which waits, is in flight or has failed; or where it was; 0 if unknown.
+        ended: as what it counts, as in ``done 404``; empty if it has not ended since it came last.
     """
 
-    def __init__(self, store: Store, queues: Queues) -> None:
-        self._meta, self._queues = store.meta, queues
-        keys = [key for key in store.meta if key.startswith(_KEY)]
-        noted = _ENTRY.iter_unpack(b"".join(store.meta[key] for key in keys))
-        waiting = [(row, digest) for row, digest in noted if store.has(row)]
-        self._waiting = Counter(digest for _, digest in waiting)
-        self._meta |= dict.fromkeys(keys, b"")
-        self._count = 0
-        for row, digest in waiting:
-            self.note(digest, row)
+    row: int = 0
+    ended: str = ""
 
-    def digest(self, request: Request) -> bytes:
-        """Return what identifies a request; nothing if none waits and no more are noted."""
-        if self._waiting or self._count < _MOST:
-            with suppress(Exception):  # it cannot be stored
-                return blake2b(self._queues.dumps(request), digest_size=16).digest()
-        return b""
 
-    def take(self, digest: bytes) -> bool:
-        """Return whether the same request has waited since an earlier run; once for each."""
-        if digest not in self._waiting:
-            return False
-        self._waiting[digest] -= 1
-        if not self._waiting[digest]:
-            del self._waiting[digest]
-        return True
+_UNKNOWN: Final = Start()
 
-    def note(self, digest: bytes, row: int) -> None:
-        """Note that a start request waits."""
-        if self._count < _MOST:
-            key = f"{_KEY}{self._count // _IN_ONE}"
-            self._meta[key] = (self._meta.get(key) or b"") + _ENTRY.pack(row, digest)
-            self._count += 1
+
+class Starts:
+    """The start requests of a job that are not filtered, by their ids, in a table of its own.
+
+    Changes are collected in memory; :meth:`write` writes them.
+
+    :param database: the file.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._new: dict[bytes, Start] = {}
+
+    def __iter__(self) -> Iterator[tuple[bytes, Start]]:
+        """Yield what is in the file."""
+        return ((id_, Start(*start)) for id_, *start in file.rows(self._database, "starts"))
+
+    def __getitem__(self, id_: bytes) -> Start:
+        """Return what is known of one."""
+        if id_ in self._new:
+            return self._new[id_]
+        asked = "SELECT row, ended FROM starts WHERE id = ?"
+        return Start(*self._database.execute(asked, (id_,)).fetchone() or _UNKNOWN)
+
+    def __setitem__(self, id_: bytes, start: Start) -> None:
+        self._new[id_] = start
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._new)
+
+    def write(self) -> Callable[[], None]:
+        """Write all changes in the transaction that is open.
+
+        :returns: what to call once it is committed.
+        """
+        file.put(self._database, "starts", ((id_, *start) for id_, start in self._new.items()))
+        return self._new.clear

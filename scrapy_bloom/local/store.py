@@ -16,7 +16,7 @@ Usage, in one thread, under a lock that keeps other processes out::
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
     store.rows(queue, newest=True)     # waiting rows
-    store.get(row), store.take(row), store.done(row)
+    store.get(row), store.take(row), store.delete(row)
     store.write_ahead()            # wrote a part of very much that has changed? Ask until not
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
@@ -43,10 +43,10 @@ from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
 from scrapy_bloom.filter.stored import notes_of, read_filter
-from scrapy_bloom.local.counted import Counted
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.values import write_span
 
 NAME: Final = "bloom.sqlite"
@@ -117,7 +117,8 @@ class Store:
         filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         failed: the failed list.
-        starts: start requests that are not filtered, and counted.
+        starts: start requests that are not filtered.
+        first: the number of this run's first request.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         clean: whether the last run closed the file.
@@ -144,9 +145,11 @@ class Store:
             self.filter, journal = self._read_filter(database, fresh)
         with file.refusing(path):
             self._database = file.connect(path, "ro" if read_only else "rw")
+            if read_only:
+                self._database.execute("BEGIN")  # rows may move while a crawl runs
             for pragma in () if read_only else _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self.starts = Counted(self._database)
+            self.starts = Starts(self._database)
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self._place = path.stat()
             self.marks = Marks(self.filter, self._database, journal=journal)
@@ -204,7 +207,7 @@ class Store:
             self._taken.add(row)
             self.queues[row >> NUMBER_BITS].taken += 1
 
-    def done(self, row: int) -> None:
+    def delete(self, row: int) -> None:
         """Delete a request, taken or not."""
         number = row >> NUMBER_BITS
         queue = self.queues[number]
@@ -219,22 +222,10 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def fail(self, row: int, failed: Failed, start: bytes | None = None) -> None:
-        """Move a request to the failed list.
-
-        :param start: its mark, if ``start()`` yields it in each run.
-        """
-        self.done(row)
-        self.failed.add(row, failed, start)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Have all that is read be of one commit: rows may move while a crawl runs."""
-        self._database.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._database.execute("ROLLBACK")
+    def fail(self, row: int, failed: Failed) -> None:
+        """Move a request to the failed list, where its row identifies it, too."""
+        self.delete(row)
+        self.failed.add(row, failed)
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
@@ -255,10 +246,11 @@ class Store:
         """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
         return ((row, self.get(row)) for row in self.rows(number, newest=newest))
 
-    def has(self, row: int) -> bool:
-        """Return whether a request was not done at the last commit."""
+    def has_waited(self, row: int) -> bool:
+        """Return whether a request of an earlier run was not done at the last commit."""
         asked = "SELECT 1 FROM requests WHERE id = ?"
-        return self._database.execute(asked, (row,)).fetchone() is not None
+        earlier = row % (1 << NUMBER_BITS) < self.first
+        return earlier and self._database.execute(asked, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -295,6 +287,7 @@ class Store:
         :raises StateError: if the file was moved or deleted.
         :raises JobInUseError: if another process has written to it.
         """
+        self.marks.begin_pass_if_due()
         self._commit(clean=0, sync=sync)
 
     def write_ahead(self) -> bool:
@@ -342,21 +335,18 @@ class Store:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
 
         (1) Commit what has changed
-        (2) Complete the pass in progress, and unless the journal is small, one more
-        (3) Delete obsolete rows
-        (4) Commit that the run was stopped cleanly
-        (5) Return unused space, if that is little work
-        (6) Copy the log into the file, and remove it
+        (2) Complete the pass, if one is in progress or due, and delete obsolete rows
+        (3) Commit that the run was stopped cleanly
+        (4) Return unused space, if that is little work
+        (5) Copy the log into the file, and remove it
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
         if self._read_only:
             self._database.close()
             return
+        self.marks.begin_pass_if_due()
         self._commit(clean=0)
-        while self.marks.passing:  # a new pass would leave its blocks out
-            self._commit(clean=0)
-        self.marks.begin_last_pass()
         while self.marks.passing or self.marks.sweeping:
             self._commit(clean=0)
         self._commit(clean=1)
@@ -378,6 +368,7 @@ class Store:
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
+        self.first = self._request
         self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()
@@ -421,7 +412,6 @@ class Store:
             database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
             database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
             self._syncs = sync
-        self.marks.begin_pass_if_due()
         with self._transaction(clean) as change:
             change(self._write_requests())
             file.put(database, "meta", self._new_notes().items())

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
@@ -117,11 +116,9 @@ class RedisBackend(Backend):
             return True
         start = b""
         try:
+            if mark is None and START not in request.meta and self._engine.is_from_start(request):
+                start = request.meta[START] = self._identifier.start_id(request, self._spider)
             body = self._reading.write(request.to_dict(spider=self._spider))
-            meta = request.meta
-            if mark is None and START not in meta and self._engine.is_from_start(request):
-                meta[START] = start = blake2b(body, digest_size=16).digest()
-                body = self._reading.write(request.to_dict(spider=self._spider))
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)

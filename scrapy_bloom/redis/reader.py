@@ -19,6 +19,7 @@ from scrapy_bloom.redis.member import SECOND, Taken, with_length
 from scrapy_bloom.redis.worker import Surprise, ask
 
 _PORTION: Final = 100  # requests that are read at once: some are large
+_STARTS: Final = 1_000  # start requests that are read at once
 _MOST_HELD: Final = 500  # requests in flight that are looked at
 _ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
 
@@ -123,7 +124,11 @@ class Reader:
         """Yield the requests on the failed list, in no order. During a crawl one may come twice."""
         return (Listed.read(*row) for row in self.scan("hscan", "failed"))
 
-    def scan(self, command: str, name: str) -> Iterator[tuple[bytes, Any]]:
+    def starts(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield how start requests have ended that are not filtered, by their ids."""
+        return self.scan("hscan", "starts", _STARTS)
+
+    def scan(self, command: str, name: str, count: int = _PORTION) -> Iterator[tuple[bytes, Any]]:
         """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice.
 
         :param name: how its key ends.
@@ -132,7 +137,7 @@ class Reader:
         while True:
             with self._link.explained():
                 scan = getattr(self._link.client, command)
-                cursor, found = scan(key, cursor, count=_PORTION)
+                cursor, found = scan(key, cursor, count=count)
             yield from (found.items() if isinstance(found, dict) else found)
             if not cursor:
                 return

@@ -56,14 +56,14 @@ class Job:
     def push(self, *names, wait):
         for name in names:
             request = Request(f"http://a/{name}")
-            assert self.queues.push(request, self.now + wait) is None
+            assert self.queues.push(request, self.now + wait)
 
     def pop(self):
         """Return the names of all requests that may be sent, in order."""
         names = []
         while (taken := self.queues.pop()) is not None:
             names.append(taken[0].url.rpartition("/")[2])
-            self.store.done(taken[1].row)
+            self.store.delete(taken[1].row)
         return names
 
     def kill(self):
@@ -134,16 +134,16 @@ def test_holds_are_kept(job):
 def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path, monkeypatch):
     job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
     for slot in "aabc":
-        assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
+        assert job.queues.push(Request("http://a/", meta={"slot": slot}))
     for slot in ("a", "c", "other"):
         job.queues.hold(slot, 10)
     assert job.queues.ready == 1
     for slot in "ba":
-        assert job.queues.push(Request("http://a/", meta={"slot": slot})) is None
+        assert job.queues.push(Request("http://a/", meta={"slot": slot}))
     for _ in range(2):
         request, taken = job.queues.pop()
         assert slot_of(request) == "b"
-        job.store.done(taken.row)
+        job.store.delete(taken.row)
     assert job.queues.pop() is None
     assert (len(job.queues), job.queues.ready) == (4, 0)
     job.store.commit()
@@ -163,13 +163,13 @@ def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
     for count in (1, 1000):
         for number in range(count):
             held = f"held-{count}-{number}"
-            assert job.queues.push(Request("http://a/", meta={"slot": held})) is None
+            assert job.queues.push(Request("http://a/", meta={"slot": held}))
             job.queues.hold(held, 10)
         job.store.commit()
         before = set(job.store.meta.items())
         job.queues.hold("another", 10 + count)
         sizes.append(sum(len(note) for _, note in {*job.store.meta.items()} - before))
-        assert job.queues.push(Request("http://a/", meta={"slot": "free"})) is None
+        assert job.queues.push(Request("http://a/", meta={"slot": "free"}))
         lines.append(lines_of((later, module, queue), job.queues.pop))
     assert sizes[1] < 20 * sizes[0]
     assert lines[1] == lines[0]
@@ -180,7 +180,7 @@ def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
 def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
     job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
     for seconds in (0, -1):
-        assert job.queues.push(Request("http://a/")) is None
+        assert job.queues.push(Request("http://a/"))
         job.queues.hold("a", seconds)
         assert job.pop() == [""]
     job.store.abandon()
@@ -188,7 +188,7 @@ def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
 
 def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
     for number in range(150):
-        assert job.queues.push(Request(f"http://a/{number}")) is None
+        assert job.queues.push(Request(f"http://a/{number}"))
     job.queues.hold("a", 20)
     assert job.queues.pop() is None
     assert not job.queues.has_room
@@ -228,5 +228,5 @@ def test_a_row_that_is_missing_is_damage(job):
 
 def test_priorities_are_kept(job):
     for priority in (-5, 7, 2**70):
-        assert job.queues.push(Request("http://a/", priority=priority), job.now + 5) is None
+        assert job.queues.push(Request("http://a/", priority=priority), job.now + 5)
     assert [each.priority for each in stored_requests(job.store)] == [-5, 7, 2**63 - 1]

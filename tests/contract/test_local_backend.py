@@ -14,16 +14,17 @@ from support.contract import fingerprints
 from support.internals import database_of
 
 from scrapy_bloom.crawl.backend import Crawl
+from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.outcomes import Reason
+from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.local import log
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
 
@@ -93,13 +94,12 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
         (Job, "begin"),
         (Job, "close"),
         (Queues, "read_waiting"),
-        (StoredStarts, "__init__"),
     ):
         one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
         monkeypatch.setattr(owner, name, one)
     backend, _ = await opened_in(job)
     assert await backend.close()
-    assert len(threads) == 6
+    assert len(threads) == 5
     assert threading.current_thread() not in threads.values()
 
 
@@ -192,6 +192,31 @@ async def test_what_is_in_flight_does_not_wait(job):
     assert engine.stats.get_value("bloom/queue/waiting") == 2
     assert await backend.close()  # it waits for the next run
     assert engine.stats.get_value("bloom/queue/waiting") == 3
+
+
+@ensureDeferred
+async def test_start_requests_that_still_wait_are_known_to_the_next_run(job):
+    """Each run stored them once more. One that was done, or has changed, is a new one."""
+    run = [Request(f"http://a.test/{number}", dont_filter=True) for number in range(300)]
+    for waiting in (0, 295, 295):
+        backend, engine = await opened_in(job)
+        engine.is_from_start = lambda _: True
+        assert len(backend) == waiting
+        for request in run:
+            assert backend.offer(request.copy(), 0.0, None, None) is False
+        assert len(backend) == 300
+        for _ in range(5):
+            request, taken = backend.take()
+            backend.release(taken, Ended.DONE, "404", request.meta[START])
+        assert backend.account()[:4] == (5, 0, 0, 295)
+        assert await backend.exchange(busy=False, in_memory=False)
+        backend.give_up(StateError("killed"))
+        assert not await backend.close()
+    backend, engine = await opened_in(job)
+    engine.is_from_start = lambda _: True
+    backend.offer(run[99].replace(meta={"page": 1}), 0.0, None, None)
+    assert len(backend) == 296
+    assert await backend.close()
 
 
 # A site that fails for good

@@ -12,7 +12,6 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.starts import StoredStarts
 from scrapy_bloom.local.store import Store
 
 
@@ -50,7 +49,7 @@ def test_a_priority_queue_may_want_to_wait(make, base):
             return super().pop() if self.waits < 0 else None
 
     queues = make(Waits)
-    assert queues.push(Request("http://a/")) is None
+    assert queues.push(Request("http://a/"))
     assert [queues.pop() for _ in range(3)] == [None] * 3
     assert len(queues) == queues.ready == 1
     request, _ = queues.pop()
@@ -64,7 +63,7 @@ def test_what_waits_is_on_disk_however_large(make, disk):
     tracemalloc.start()
     for number in range(40):
         meta = {"page": bytes(200_000), "number": number}
-        assert queues.push(Request(f"http://{number % 2}/", meta=meta)) is None
+        assert queues.push(Request(f"http://{number % 2}/", meta=meta))
         queues.store.commit()
     first = range(10) if disk is PickleFifoDiskQueue else range(30, 40)
     for _ in range(2):
@@ -73,30 +72,3 @@ def test_what_waits_is_on_disk_however_large(make, disk):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3_000_000  # the filter, and what SQLite gives
-
-
-def test_start_requests_that_still_wait_are_known_to_the_next_run(make):
-    """Each run stored them once more. One that was done, or has changed, is a new one."""
-    requests = [Request(f"http://a/{number}", dont_filter=True) for number in range(300)]
-    queues = make()
-    starts = StoredStarts(queues.store, queues)
-    for request in (*requests, requests[7]):
-        digest = starts.digest(request)
-        assert not starts.take(digest)
-        assert queues.push(request) is None
-        starts.note(digest, queues.taken.row)
-    queues.store.commit()
-    for _ in range(5):
-        queues.store.done(queues.pop()[1].row)
-    queues.store.commit()
-    for _ in range(2):
-        queues = make()
-        starts = StoredStarts(queues.store, queues)
-        twice = [request for request in requests if starts.take(starts.digest(request))]
-        assert twice == requests[5:]
-        assert not starts.take(starts.digest(requests[9]))
-        assert starts.take(starts.digest(requests[7]))
-        changed = requests[6].replace(meta={"page": 1})
-        assert not starts.take(starts.digest(changed))
-        queues.store.commit()
-    assert max(len(queues.store.meta[key]) for key in queues.store.meta if "starts" in key) < 5_000

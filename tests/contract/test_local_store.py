@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def done(self, data):
         row = data.draw(st.sampled_from(sorted(self.model.rows)))
-        self.store.done(row)
+        self.store.delete(row)
         del self.model.rows[row]
         self.taken.discard(row)
 
@@ -375,7 +375,7 @@ def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
 def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monkeypatch, change):
     hasty(monkeypatch.setattr)
     store = Store(path, LocalFilter(20_000))
-    for page in fingerprints(100):
+    for page in fingerprints(150):
         store.filter.add(page)
     store.close()
     store = Store(path)
@@ -432,7 +432,7 @@ def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right
         for name in ("one/0", "two/0")
         for _ in range(2)
     ]
-    store.done(rows.pop(1))
+    store.delete(rows.pop(1))
     rows.append(store.push(store.queue("two/0", "two"), b"body"))
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -575,8 +575,8 @@ def test_a_queue_is_written_when_it_comes_and_goes_and_not_with_each_request(pat
     for _ in range(50):
         row = store.push(store.queue("stays/0", "stays"), b"body")
         store.commit()
-        store.done(row)
-    store.done(stays)
+        store.delete(row)
+    store.delete(stays)
     store.commit()
     assert sum("queues" in each for each in written) == 2
     store.abandon()
@@ -591,7 +591,7 @@ def test_queues_that_are_empty_again_leave_nothing_behind(path):
         store.take(row)
         store.commit()
         assert len(store.queues) == 2
-        store.done(row)
+        store.delete(row)
     store.commit()
     assert [queue.path for queue in store.queues.values()] == ["stays/0"]
     assert store.find("host-7/0") is None
@@ -608,20 +608,20 @@ def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch):
     for _ in range(100):
         row = store.push(queue, bytes(100_000))
         store.commit()
-        store.done(row)
+        store.delete(row)
         sizes.append(log_of(path).stat().st_size)
     assert max(sizes) < 3_000_000
     store.close()
 
 
-def test_a_store_that_is_written_at_close_only_keeps_few_marks_in_memory(path):
+def test_a_store_that_is_written_at_close_only_keeps_no_marks_in_memory(path):
     pages = fingerprints(30_000)
     store = Store(path, LocalFilter())
     store.commit()
-    store.marks.collect_few()
+    store.marks.write_blocks_only()
     for page in pages:
         store.filter.add(page)
-    assert marks_in_memory(store) <= marks.SMALL_JOURNAL
+    assert not marks_in_memory(store)
     store.close()
     store = Store(path, LocalFilter())
     assert store.clean

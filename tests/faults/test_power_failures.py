@@ -152,10 +152,10 @@ def interrupted(tmp_path):
             store.push(queue, bytes(500))
         store.close()
         store = Store(path)
-        store.done(first)
+        store.delete(first)
         store.commit()
         one_commit = log_of(path).stat().st_size
-        store.done(second)
+        store.delete(second)
         assert not store.filter.add(PAGES[0])
         store.push(store.queue("0", None), b"of the first page")
         assert not store.filter.add(PAGES[1])

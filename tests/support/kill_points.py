@@ -19,7 +19,7 @@ class Scheduler(Ours):
 
     @classmethod
     def from_crawler(cls, crawler):
-        marks.LEAST_JOURNAL = marks.SMALL_JOURNAL = 60
+        marks.LEAST_JOURNAL = 60
         marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
         marks.FORGOTTEN_AT_ONCE, store.ROWS_AT_ONCE = 1, 2
         if "DIE" in os.environ:

@@ -18,7 +18,6 @@ def hasty(patch=setattr):
     """Have a store do with few marks what it does with many otherwise."""
     for module, name, value in (
         (marks, "LEAST_JOURNAL", 100),
-        (marks, "SMALL_JOURNAL", 20),
         (marks, "BLOCKS_AT_ONCE", 3),
         (marks, "SWEPT_AT_ONCE", 2),
         (marks, "OVER_AT_ONCE", 5),
@@ -54,7 +53,7 @@ class Commits:
             self.store.push(self.queue, body_of(number, which))
         if number > _WAITING:
             for row, _ in [*islice(self.store.read(self.queue, newest=False), PER_COMMIT)]:
-                self.store.done(row)
+                self.store.delete(row)
         self.store.meta["number"] = number
         self.store.commit()
         self.number = number

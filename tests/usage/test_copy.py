@@ -31,8 +31,10 @@ from testbed.localredis import keys
 from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import copy_from, runner
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.scrapys import read_queue, stored_requests, why_unclean
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.reader import Reader
@@ -369,13 +371,14 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
     job = open_job(tmp_path / "job", requests=True)
     store, failures = job.store, {URLS[1]: ("503", 1), URLS[2]: ("ValueError in parse", 3)}
     for url in URLS[:4]:
-        row = store.push(store.queue("0", None), body := stored(Request(url, priority=7)))
-        store.filter.add(mark := fingerprinter().fingerprint(Request(url)))
+        request = Request(url, priority=7, meta={START: b"start of " + url.encode()})
+        row = store.push(store.queue("0", None), body := stored(request))
+        store.filter.add(fingerprinter().fingerprint(Request(url)))
         if url in failures:
             kind, tries = failures[url]
-            store.fail(row, Failed(kind, "why", time.time(), tries, "", body), mark)
+            store.fail(row, Failed(kind, "why", time.time(), tries, "", body))
     store.meta |= {"done": 5, "redirected": 2, "statuses": json.dumps({"404": 3})}
-    store.starts.set(b"a start request", "done 404")
+    store.starts[b"a start request"] = Start(ended="done 404")
     assert job.close()
     target = tmp_path / "new" if goes_to == "job" else f"{server.url}#{next(keys)}"
     code, (line,), errors = bloom(f"copy {tmp_path / 'job'} {target} --spider {SPIDER}")
@@ -397,8 +400,8 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
         return
     job = open_job(target, requests=True)
     assert job.store.failed.left == 1  # the other one is given up
-    assert job.store.failed.take_start(fingerprinter().fingerprint(Request(URLS[1]))) is not None
-    assert job.store.starts.get(b"a start request") == "done 404"
+    assert job.store.failed.take(job.store.starts[b"start of " + URLS[1].encode()].row) is not None
+    assert job.store.starts[b"a start request"] == Start(ended="done 404")
     job.abandon()
 
 

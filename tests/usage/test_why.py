@@ -18,8 +18,10 @@ from scrapy_bloom.commands import places, why
 from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
+from scrapy_bloom.crawl.identity import start_page
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.local.later import LATER, waiting_body
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
@@ -121,7 +123,7 @@ def test_a_job_says_where_each_page_is(bloom):
         store.fail(row, listed(stored(request(path)), kind, message, tries))
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
-    store.starts.set(mark_of(request("start")), "done")
+    store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(ended="done")
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [

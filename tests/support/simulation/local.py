@@ -20,7 +20,7 @@ class LocalAccount(Account):
     """What is in the file of a job; a store is that, as a reader opens it."""
 
     def requests(self, store):
-        failed = (row for _, row, _ in store.failed.stored())
+        failed = (row for _, row in store.failed.stored())
         found = {"waiting": requests_in(store, newest_first=False), "failed": failed}
         return by_page(found)
 
@@ -30,7 +30,7 @@ class LocalAccount(Account):
     def check(self, store):
         """Note also if what is counted cannot be right."""
         super().check(store)
-        account, rows = account_in(store), [row for _, row, _ in store.failed.stored()]
+        account, rows = account_in(store), [row for _, row in store.failed.stored()]
         known = [state for state in self.states(store).values() if state != "unknown"]
         ended = account.done + account.redirected + account.failed
         if (
