@@ -9,7 +9,7 @@ import pytest
 from support.processes import Run, environment
 from support.simulation.sets import CONTROLS, LOCAL, LOCAL_CONTROLS, SHARED
 
-HISTORIES = int(os.environ.get("HISTORIES", "6"))
+HISTORIES = int(os.environ.get("HISTORIES", "3"))
 """Of each set; `make kills` asks for many."""
 
 AGAIN = "PYTHONPATH=.:tests python -m support.simulation redis://localhost/0"
@@ -38,7 +38,7 @@ def test_controls_lose(server, tmp_path, name):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_no_page_of_a_job_is_lost_in_any_history(tmp_path, name):
-    code, said = simulate(tmp_path, "-", name, 0, HISTORIES // 2)
+    code, said = simulate(tmp_path, "-", name, 0, HISTORIES)
     assert code == 0, f"{said}To see one: {AGAIN} '{name}' SEED"
 
 
