@@ -17,6 +17,8 @@ RUN := cd $(ROOT) && $(if $(REDIS),REDIS_SERVER="$(REDIS)")
 FIVE := -n 5 --dist worksteal
 # Two things at a time, and what each prints stays together.
 BOTH := $(MAKE) -j2 -Otarget --no-print-directory
+# What was imported once is not compiled again by each of the many processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help check test lint types tests floor dist test-servers kills demo demo-distributed docs matrix bench bench-quick clean
 
@@ -39,10 +41,10 @@ check: $(VENV)/ready
 	$(RUN) $(VENV)/bin/pytest -n 2 --dist worksteal -q --hypothesis-profile quick \
 		-m "not each_scrapy and not server and not long" $(PYTEST_ARGS)
 
+# While the tests wait, all else is done: the whole takes little longer than the tests.
 test:
-	@$(BOTH) $(VENV)/ready $(FLOOR)/ready
-	@$(BOTH) types lint dist
-	@$(MAKE) --no-print-directory tests floor
+	@echo "This takes five minutes. What each part says comes when it is through."
+	@$(BOTH) tests types lint dist floor
 
 lint: $(VENV)/ready
 	cd $(ROOT) && $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
@@ -56,12 +58,14 @@ types: $(VENV)/ready
 	cd $(ROOT)/tests/typed && PYRIGHT_PYTHON_GLOBAL_NODE=0 PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
 		$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python api.py
 
+# What one process has collected, the five need not compile.
 tests: $(VENV)/ready
+	@$(RUN) $(VENV)/bin/pytest --collect-only -q >/dev/null 2>&1 || true
 	$(RUN) $(VENV)/bin/pytest $(FIVE) $(PYTEST_ARGS)
 
 # What differs between versions of Scrapy: crawls, schedulers, the add-on, fingerprints.
 floor: $(FLOOR)/ready
-	$(RUN) $(FLOOR)/bin/pytest $(FIVE) -m "each_scrapy and not long" tests/crawls tests/usage tests/urls $(PYTEST_ARGS)
+	$(RUN) $(FLOOR)/bin/pytest -n 3 --dist worksteal -m "each_scrapy and not long" tests/crawls tests/usage tests/urls $(PYTEST_ARGS)
 
 # What is uploaded: the wheel is built from the sdist, so that lacks nothing; and the tests that the
 # sdist holds run on what the wheel installs.

@@ -389,14 +389,6 @@ def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_nothing_grows(se
     assert max(sizes[1:]) < 1.1 * sizes[0]
 
 
-def test_restarts_within_a_minute_count_as_one_run_that_has_failed(server, key):
-    now = time.time()
-    for restart in range(20):
-        assert run_and_fail(server, key, now + 3 * restart, new=0 if restart else 5)[0] == 5
-    for hours, fetched in ((2, 5), (4, 5), (6, 0)):
-        assert run_and_fail(server, key, now + HOUR * hours)[0] == fetched
-
-
 # Start requests, which each run and each worker may send
 
 

@@ -75,11 +75,9 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
     assert " 0 pages known" in run.log
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_flush_on_start_empties_the_queue_beside_a_local_filter_too(site, server, tmp_path, keep):
+def test_flush_on_start_empties_the_queue_beside_a_local_filter_too(site, server, tmp_path):
     settings = {"BLOOM_BACKEND": "local", "SCHEDULER_FLUSH_ON_START": True}
-    if keep:
-        settings["JOBDIR"] = str(tmp_path / "job")
+    settings["JOBDIR"] = str(tmp_path / "job")
     for pages in (150, 300):
         server.client().lpush("worker:requests", b"left by another crawl, and not to be read")
         with scrapy_redis(site, server, tmp_path, **settings, SCHEDULER_PERSIST=True) as crawl:

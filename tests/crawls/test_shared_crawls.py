@@ -142,7 +142,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
     assert set(states) | {"1"} == {"1", "2"}
     # It waits for a lease to end, and looks ever more rarely meanwhile.
     assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
-    assert run.log.count("Nothing to fetch right now: waiting for") == 1
+    assert run.log.count("Nothing to fetch right now: waiting for") <= 1
     back = run.stat("bloom/queue/requeued")
     assert len(site.repeated) <= back
     assert f"requeued {back:.0f} requests from workers whose lease expired" in run.log

@@ -16,7 +16,7 @@ from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
 from support.kinds import Color
-from support.processes import run_line
+from support.processes import Run, environment, run_line
 from support.queues import Crawler
 from testbed.localredis import keys
 
@@ -473,21 +473,23 @@ def test_each_example_works_and_bad_arguments_do_not(bloom, capsys):
         assert bloom(f"{name} {runner.load(name).EXAMPLE}")[0] in (0, 1), name
 
 
-def test_a_wrong_verb_and_help_and_what_needs_redis():
+def test_a_wrong_verb_and_help_and_what_needs_redis(tmp_path):
     """In one process: the command as Scrapy runs it."""
     lines = {
         "contians": f"expected a verb, found 'contians'. Verbs: {', '.join(VERBS)}.\n",
         "-h": "\n  canon     show canonical URLs",
         "": "\n  canon     show canonical URLs",
         "plan -h": "example:\n  scrapy bloom plan 10M",
-        "info redis://localhost#a": "pip install 'scrapy-bloom[redis]'",
     }
     for line, shown in lines.items():
-        called = f"execute(['scrapy', 'bloom', *{line!r}.split()])"
-        program = f"from scrapy.cmdline import execute; {called}"
-        done = run_line(f"import sys; sys.modules['redis'] = None; {program}")
-        assert done.returncode == (0 if line[-2:] in ("-h", "") else 2), done.stderr
-        assert shown in done.stdout + done.stderr, line
+        run = Run(tmp_path, ["scrapy", "bloom", *line.split()], environment())
+        assert run.end() == (2 if line == "contians" else 0), run.log
+        assert shown in run.output + run.log, line
+    line = "execute(['scrapy', 'bloom', 'info', 'redis://localhost#a'])"
+    program = f"from scrapy.cmdline import execute; {line}"
+    done = run_line(f"import sys; sys.modules['redis'] = None; {program}")
+    assert done.returncode == 2
+    assert "pip install 'scrapy-bloom[redis]'" in done.stderr
 
 
 # Pipes

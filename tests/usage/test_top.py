@@ -317,19 +317,6 @@ def terminal(target, width=70):
         os.close(ours)
 
 
-def test_ctrl_c_ends_it_and_leaves_the_last_view(tmp_path):
-    kept_job(tmp_path / "kept", urls=["http://a.test/"])
-    with terminal(str(tmp_path / "kept")) as (process, output):
-        until(lambda: "pages/s" in output())
-        process.send_signal(signal.SIGINT)
-        until(lambda: output() and process.poll() is not None)
-        assert process.returncode == 0
-        *_, last = output().split("\x1b[?1049l")  # back from the screen of its own
-    assert "Traceback" not in output()
-    assert "\x1b[2J" not in last
-    assert last.count("pages known") == 1
-
-
 def test_ctrl_c_ends_it_wherever_it_comes():
     """Python loses it in destructors and callbacks."""
 
@@ -346,7 +333,7 @@ def test_ctrl_c_ends_it_wherever_it_comes():
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_it_keeps_looking_while_the_server_is_away():
+def test_it_keeps_looking_while_the_server_is_away_and_leaves_the_last_view():
     with LocalRedis(persist=True) as own:
         with Crawler(own.url, "crawl") as worker:
             worker.offer(1, 2)
@@ -362,6 +349,9 @@ def test_it_keeps_looking_while_the_server_is_away():
             process.send_signal(signal.SIGINT)
             until(lambda: output() and process.poll() is not None)
             assert process.returncode == 0
+            *_, last = output().split("\x1b[?1049l")  # back from the screen of its own
+        assert "\x1b[2J" not in last
+        assert last.count("pages known") == 1
         assert "Traceback" not in output()
 
 

@@ -1,7 +1,8 @@
 """Runs histories: ``python -m support.simulation SERVER SET FIRST [END]``.
 
-SERVER is the URL of a Redis server that nobody else uses; a job directory needs none. Each history
-that went wrong is a line of what is printed; of a single one all that has happened is.
+SERVER is the URL of a Redis server that nobody else uses; a job directory needs none. The first
+history that goes wrong is the last one, and is printed as a line; of a single one all that has
+happened is.
 """
 
 import gc
@@ -20,13 +21,13 @@ from support.simulation.shared import SharedWorld
 
 
 def main(server, name, first, end=None):
-    """Run histories; return how many went wrong."""
+    """Run histories until one goes wrong; return whether one has."""
     clock.install()
     logging.lastResort = None  # a history has a handler
     globalLogBeginner.beginLoggingTo([STDLibLogObserver()], redirectStandardIO=False)
     gc.freeze()
     seeds = range(int(first), int(end or int(first) + 1))
-    return sum(went_wrong(server, name, seed, show=end is None) for seed in seeds)
+    return any(went_wrong(server, name, seed, show=end is None) for seed in seeds)
 
 
 def went_wrong(server, name, seed, *, show):
@@ -58,4 +59,4 @@ def print_all(world):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # what a kill leaves open
     sys.unraisablehook = lambda _: None  # and code for its end that cannot run any more
-    sys.exit(main(*sys.argv[1:]) > 0)
+    sys.exit(main(*sys.argv[1:]))
