@@ -74,7 +74,8 @@ class Report:
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None  # Scrapy makes it before any component
         self._crawler = crawler
-        self._collector = crawler.stats
+        # Scrapy looks at each access to a method of its collector.
+        self._inc_value, self._collector = crawler.stats.inc_value, crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
         self._steps: Counter[str] = Counter()
         self._total = 0
@@ -155,7 +156,10 @@ class Report:
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
-        self._collect("inc_value", key, count)
+        try:
+            self._inc_value(key, count)
+        except Exception as error:  # the collector may be third-party
+            self.stats_failed(error)
 
     def set(self, stat: Stat, value: float) -> None:
         """Set one of our stats, rounded to three decimals."""

@@ -128,7 +128,7 @@ def leave_first_slot(request: Request) -> None:
     """
     meta = request.meta
     if "redirect_urls" in meta and "download_slot" in meta:
-        with suppress(TypeError, ValueError):  # they may be anything
+        with suppress(Exception):  # they may be anything
             if meta["download_slot"] in {urlsplit(url).hostname for url in meta["redirect_urls"]}:
                 del meta["download_slot"]
 
