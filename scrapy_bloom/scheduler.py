@@ -212,7 +212,8 @@ class Scheduler(ScrapyScheduler):
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
-        in_flight = InFlight(engine, report, identifier, failing_statuses(crawler))
+        statuses = failing_statuses(crawler)
+        in_flight = InFlight(engine, report, identifier, statuses, shared=shared)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):

@@ -43,14 +43,14 @@ class Checks:
     ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self._check_keys = MetaKeys(report).check
-        self.judge = Judge(crawler, identifier, report)
-        self.judge.marks = filter_
+        self._keys = MetaKeys(report)
+        self.judge = Judge(crawler, identifier, report, filter_)
         self.forget = self.judge.forget
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
-        self._check_keys(request.meta)
+        if not request.meta.keys() <= self._keys.known:
+            self._keys.learn(request.meta)
         verdict = self.judge.check(request, self._ask)
         assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict

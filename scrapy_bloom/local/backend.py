@@ -81,7 +81,6 @@ class LocalBackend(Backend):
         self._report, self._engine = crawl.report, crawl.engine
         self._identify = crawl.identifier.identify
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
-        self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
@@ -187,10 +186,10 @@ class LocalBackend(Backend):
         self._changed()
         return self._store.filter.forget_many(marks)
 
-    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
+    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
         """Record marks that the next run must not know, or may again."""
         self._changed()
-        self._store.marks.withheld_changed(marks)
+        self._store.marks.withhold(marks, is_over=is_over)
 
     def take(self) -> tuple[Request, Taken] | None:
         if self.broken or not self._queues.has_room:
@@ -344,7 +343,7 @@ class LocalBackend(Backend):
         if self.broken:  # the file is left as it is
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
-        self._report.describe(replace(info, items=info.items - len(self._kept_marks)))
+        self._report.describe(replace(info, items=info.items - len(self._store.marks.withheld)))
         self._report.set(stats.WAITING, len(self._store))
         self._report.flush()
         return stored

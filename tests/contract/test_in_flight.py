@@ -1,11 +1,14 @@
 """Which pages are done, without a crawl: which wait for a held request, and what a chain costs."""
 
+from types import SimpleNamespace
+
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 from support.lines import lines_of
 
-from scrapy_bloom.crawl import in_flight
+from scrapy_bloom.crawl import in_flight, memory, visit
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.serialize import Unstorable
 
 
 class Engine:
@@ -19,33 +22,57 @@ class Engine:
         self.watch = self.sent = lambda *_: None
 
 
+class Crawling:
+    """Pages in flight, and requests that are only in memory."""
+
+    def __init__(self):
+        report, self.engine = Report(get_crawler()), Engine()
+        self.pages = in_flight.InFlight(self.engine, report, None)
+        backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
+        self.memory = memory.Memory(None, self.pages, backend, report)
+
+    def begin(self, request, taken):
+        """Take a stored request."""
+        self.pages.start(request, visit.Visit(taken))
+
+    def keep(self, request, *marks):
+        """Keep a request in memory."""
+        error = Unstorable(TypeError("a lambda"))
+        error.marks = marks
+        self.memory.keep(request, error, 0.0)
+
+    def link_back(self, request, mark):
+        self.memory.note_duplicate(mark, self.pages.led_to(request))
+
+    def ended(self):
+        """Return what was handed out for the pages that have ended."""
+        return [visit.taken for visit in self.pages.pop_ended()]
+
+
 def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     """Each page is stored in memory only, yields the next one, and links to the one before."""
-    engine = Engine()
-    pages = in_flight.InFlight(engine, Report(get_crawler()), None)
-    page, costs = Request("http://a.test/"), []
-    pages.start(page, "its row")
+    crawl, page, costs = Crawling(), Request("http://a.test/"), []
+    crawl.begin(page, "its row")
     for number in range(500):
         request, back = Request(f"http://a.test/{number}"), Request("http://a.test/back")
-        engine.parents[request] = engine.parents[back] = page
-        pages.keep(request, TypeError("a lambda"), (b"%d" % number,))
-        pages.start_kept(request)
-        page = request
-        engine.parents[back] = page
-        costs.append(lines_of([in_flight], pages.note_duplicate, back, b"%d" % max(0, number - 1)))
+        crawl.engine.parents[request] = page
+        crawl.keep(request, b"%d" % number)
+        crawl.pages.start(*crawl.memory.pop())
+        crawl.engine.parents[back] = page = request
+        before, of = b"%d" % max(0, number - 1), [in_flight, memory, visit]
+        costs.append(lines_of(of, crawl.link_back, back, before))
     assert max(costs[1:]) == min(costs[1:])
-    assert len(pages.pop_done()) == 501
+    assert len(crawl.ended()) == 501
 
 
 def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has():
     """Those without an answer, or with a retry in their place, were fetched twice after a kill."""
-    engine = Engine()
-    pages = in_flight.InFlight(engine, Report(get_crawler()), None)
+    crawl = Crawling()
     requests = [Request(f"http://a.test/{number}") for number in range(3)]
     for number, request in enumerate(requests):
-        pages.start(request, number)
-    engine.answered.add(requests[1])
-    held = pages.keep(Request("http://a.test/held"), TypeError("a lambda"))
-    assert [visit.taken for visit in pages.pop_done()] == [0, 2]
-    pages.start_kept(held)
-    assert [visit.taken for visit in pages.pop_done()] == [None, 1]
+        crawl.begin(request, number)
+    crawl.engine.answered.add(requests[1])
+    crawl.keep(Request("http://a.test/held"))
+    assert crawl.ended() == [0, 2]
+    crawl.pages.start(*crawl.memory.pop())
+    assert crawl.ended() == [None, 1]
