@@ -26,7 +26,6 @@ from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.meta import MetaKeys
-from scrapy_bloom.crawl.orders import forget_page, hold_slot
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
@@ -34,6 +33,7 @@ from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
+from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from scrapy.utils.job import job_dir
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.orders import forget_page
 from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
 from scrapy_bloom.settings import Settings
+from scrapy_bloom.signals import forget_page
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:

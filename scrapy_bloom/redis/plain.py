@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.orders import forget_page
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.key import KNOWN
@@ -21,6 +20,7 @@ from scrapy_bloom.redis.project import (
 )
 from scrapy_bloom.redis.reporting import report_opened
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request
