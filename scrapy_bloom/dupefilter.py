@@ -6,12 +6,14 @@ Under our scheduler the filter only logs and counts: the frontier decides.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
-from scrapy_bloom.crawl.judge import SEEN
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.judge import SEEN, Judge, Marks
+from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -26,13 +28,14 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.settings import BACKEND, Settings, is_in_redis
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from scrapy_bloom.crawl.at_once import Checks
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.redis.plain import SharedFilter
 
 
@@ -133,16 +136,16 @@ class BloomDupeFilter:
 
     def close(self, reason: str) -> None:
         """Store the filter if it is kept, and write the final stats. Never raises."""
-        closing, self._filter = self._filter, None
+        closing, checks, self._filter = self._filter, self._checks, None
         self._checks = Unfiltered(
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
-        if closing is None:
+        if closing is None or checks is None:
             self.report.closed(reason)
             return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
-            closing.checks.withdraw(request)
+            checks.withdraw(request)
         if lost:
             self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
@@ -205,7 +208,9 @@ class BloomDupeFilter:
                 self._filter.clear()
         if not (self._shared_queue or is_inspection_command(crawler)):
             warn_of_left_over(crawler, self.report, shared=in_redis)
-        self._checks = self._filter.checks
+        checks = Checks(crawler, self._filter.identifier, self.report, self._filter.filter)
+        crawler.signals.connect(checks.forget, signal=forget_page)
+        self._checks = checks
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -239,8 +244,8 @@ class BloomDupeFilter:
 
     def _watch_pushes(self) -> None:
         scheduler = scheduler_with(self, self._crawler)
-        if scheduler is not None and self._filter is not None:
-            watch_pushes(scheduler, self._filter.checks.withdraw)
+        if scheduler is not None and self._filter is not None and self._checks is not None:
+            watch_pushes(scheduler, self._checks.withdraw)
             if not isinstance(self._filter, PlainFilter):
                 enqueue_together(scheduler, self._crawler, self._filter.asked)
 
@@ -249,6 +254,55 @@ class BloomDupeFilter:
             self._open_late()
         self._watch_pushes()
         self._crawling = True
+
+
+class Filter(Marks, Protocol):
+    """Decides which pages were seen. Any method may raise anything."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add a fingerprint; return whether it was there."""
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let it through in the last `max_age` seconds; if not, add it."""
+
+
+class Checks:
+    """What checks the requests of another scheduler.
+
+    :param identifier: says what a request is.
+    :param report: writes to stats and log.
+    :param filter_: answers.
+
+    Attributes:
+        forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
+    """
+
+    def __init__(
+        self, crawler: Crawler, identifier: Identifier, report: Report, filter_: Filter
+    ) -> None:
+        self._report = report
+        self._add, self._add_aged = filter_.add, filter_.add_aged
+        self._keys = MetaKeys(report)
+        self._judge = Judge(crawler, identifier, report, filter_)
+        self.forget = self._judge.forget
+
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it. Never raises."""
+        if not request.meta.keys() <= self._keys.known:
+            self._keys.learn(request.meta)
+        verdict = self._judge.check(request, self._ask)
+        assert isinstance(verdict, Verdict)  # the filter answers at once
+        return verdict
+
+    def _ask(self, mark: bytes, max_age: float | None) -> bool:
+        return self._add(mark) if max_age is None else self._add_aged(mark, max_age)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
+        try:
+            self._report.add(stats.WITHDRAWN, int(self._judge.withdraw(request)))
+        except Exception as error:  # the crawl continues without
+            self._report.check_failed(request, error)
 
 
 class Unfiltered:
@@ -266,6 +320,9 @@ class Unfiltered:
         self._report.check_failed(request, self._error)
         self._report.count(Verdict.ERROR)
         return Verdict.ERROR
+
+    def withdraw(self, request: Request) -> None:
+        """Do nothing: the page was not marked."""
 
 
 def name_of(crawler: Crawler) -> str:
