@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.other_schedulers import (
     warn_of_left_over,
     watch_pushes,
 )
-from scrapy_bloom.crawl.report import Report, Verdict, give_up
+from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
@@ -238,7 +238,7 @@ class BloomDupeFilter:
             self._checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 exit_with_error_code(self._crawler)
-                give_up(self._crawler, self.report, error)
+                end_crawl(self._crawler, self.report, error)
         assert self._checks is not None  # set either way
         return self._checks
 

@@ -17,7 +17,7 @@ from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.identity import Identifier, MarkChain
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.redirects import Dropped
-from scrapy_bloom.crawl.report import Report, Verdict, give_up
+from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.settings import MAX_AGE
@@ -135,7 +135,7 @@ class Judge:
     def _fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
         if isinstance(error, BloomError) and not isinstance(error, SettingError):  # of the filter
-            give_up(self._crawler, self._report, error)
+            end_crawl(self._crawler, self._report, error)
         else:
             self._report.check_failed(request, error)
         self._report.count(ERROR)

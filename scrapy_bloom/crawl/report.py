@@ -83,7 +83,7 @@ class Report:
         self._noun = "Bloom filter"  # for the log
         self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
-        self._gave_up = False
+        self._ends = False
         self._kinds: set[str] = set()  # of failures that have a stat
         self._walls = 0
         self.account: Account | None = None
@@ -245,7 +245,7 @@ class Report:
             self._warn_if_all_was_seen(checked)
         if not (self._opened or checked):
             return
-        account = None if self._gave_up else self.account  # else it is not known what is stored
+        account = None if self._ends else self.account  # else it is not known what is stored
         text = str(account.with_failed(self.unlisted)) if account is not None else ""
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
@@ -301,7 +301,7 @@ class Report:
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once per crawl."""
-        if not self._gave_up:  # else that was logged
+        if not self._ends:  # else that was logged
             self.once(
                 logging.ERROR,
                 "Could not check whether %s is a duplicate, so it is let through. More such errors"
@@ -335,11 +335,11 @@ class Report:
         """Log an error's message, without a traceback."""
         self.log(logging.ERROR, "%s", error)
 
-    def gave_up(self, error: BloomError) -> bool:
+    def ends(self, error: BloomError) -> bool:
         """Log why the crawl cannot continue; return False if that was logged before."""
-        if self._gave_up:
+        if self._ends:
             return False
-        self._gave_up = True
+        self._ends = True
         self.error(error)
         return True
 
@@ -378,12 +378,12 @@ class Report:
             return value
 
 
-def give_up(crawler: Crawler, report: Report, error: BloomError) -> None:
+def end_crawl(crawler: Crawler, report: Report, error: BloomError) -> None:
     """Log why a crawl cannot continue, and close the spider. Later calls do nothing.
 
     Use it in the middle of a crawl, where raising would lose a request.
     """
-    if report.gave_up(error):
+    if report.ends(error):
         try:
             close_spider(crawler, error.reason)
         except Exception as failure:  # an engine error; the crawl continues

@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Reason
-from scrapy_bloom.crawl.report import give_up
+from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
@@ -423,7 +423,7 @@ class LocalBackend(Backend):
             self.broken = True
             exit_with_error_code(self._crawler)
             write_no_state(self._crawler)  # it would not be that of the last commit
-            give_up(self._crawler, self._report, error)
+            end_crawl(self._crawler, self._report, error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

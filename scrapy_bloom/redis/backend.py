@@ -27,7 +27,7 @@ from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.recent import Recent
-from scrapy_bloom.crawl.report import give_up
+from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
@@ -364,7 +364,7 @@ class RedisBackend(Backend):
     def give_up(self, error: BloomError) -> None:
         self.broken = True
         self._starts.stop()
-        give_up(self._crawler, self._report, error)
+        end_crawl(self._crawler, self._report, error)
 
     def stop(self) -> None:
         self._stopped = True
