@@ -41,11 +41,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.visit import Visit
     from scrapy_bloom.filter.info import FilterInfo
 
-_SOONEST: Final = 0.1
-"""Seconds until items that could not be written are tried again; they double each time."""
-
-_SLOWEST: Final = 5.0
-
 MOST_UNWRITTEN: Final = 1_000
 """Pages whose items could not be written out. With more, no request is sent: each has its items in
 memory, and is fetched again after a kill."""
@@ -72,10 +67,10 @@ class Frontier:
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
-        self._flush_at, self._flush_pause = 0.0, _SOONEST
+        self._released: list[Visit] = []  # of which the backend has yet to say
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._closing = self._closing_noted = self._rest_logged = self._is_stuck = False
+        self._closing = self._closing_noted = self._rest_logged = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
@@ -318,27 +313,22 @@ class Frontier:
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()
-        if until is None or (time.monotonic() < self._flush_at and not self._closing):
+        had_enough = self._has_enough
+        if until is None or not await self._items.flush(at_once=self._closing):
             return
-        written = await self._items.flush()
-        was_stuck, self._is_stuck = self._has_enough, not written
-        if not written:
-            self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
-            self._flush_at = time.monotonic() + self._flush_pause
-            return
-        self._flush_pause = _SOONEST
         for visit in self._ledger.take(until):
             self._release(visit)
-        if was_stuck:
+        if had_enough:
             self._engine.wake()
 
     @property
     def _has_enough(self) -> bool:
         """Whether so many pages wait for their items that no more should be fetched."""
-        return self._is_stuck and len(self._ledger) > MOST_UNWRITTEN
+        return self._items.failing and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, visit: Visit) -> None:
         reason = visit.reason
+        self._released.append(visit)
         if reason is None:
             status = str(visit.status) if visit.status else ""
             self._backend.release(visit.taken, visit.ended, status, visit.start)
@@ -402,6 +392,9 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
+            if worked:
+                self._in_flight.targets.release(self._released)
+                self._released = []
         except Exception as error:  # what was not written stays in memory
             self._log_error(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)

@@ -90,10 +90,7 @@ class InFlight:
         return ended
 
     def _end(self, visit: Visit) -> None:
-        done = visit.end()
-        for each in done:
-            self.targets.done(each)
-        self._ended += done
+        self._ended += visit.end()
 
     def let_go(self) -> bool:
         """End what waits for targets of redirects, when nothing is in flight here any more.

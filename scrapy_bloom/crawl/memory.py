@@ -132,9 +132,7 @@ class Memory:
         """
         for visit in self.visits.get(mark, ()):
             for page in stored_among([*pages]) - visit.roots:
-                if not visit.waits_for:  # it is done, or has failed with the pages that led to it
-                    page.reason = page.reason or visit.reason
-                elif visit.hold_up(page):
+                if visit.hold_up(page):
                     visit.roots |= {page}
 
     def end(self, visit: Visit) -> None:

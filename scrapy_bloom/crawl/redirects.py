@@ -25,9 +25,10 @@ that, the oldest is discarded."""
 
 
 class Targets:
-    """The retries and redirects that were stored, until they are done.
+    """The retries and redirects that were stored, until the backend has heard how they ended.
 
-    Pages whose redirects to one were dropped wait for it, and fail with it.
+    Pages whose redirects to one were dropped wait for it, and fail with it. Until that is known to
+    all, its mark is there although it may have failed.
 
     :param identifier: says what a request is.
     :param shared: whether other workers may take what was stored here.
@@ -68,11 +69,12 @@ class Targets:
         visit = self.visits.get(mark)
         return visit if visit is None or visit.taken is not None or not in_flight else None
 
-    def done(self, visit: Visit) -> None:
-        """Note that a visit is done."""
-        for mark in visit.way if visit.mark is None else (*visit.way, visit.mark):
-            if self.visits.get(mark) is visit:
-                del self.visits[mark]
+    def release(self, visits: list[Visit]) -> None:
+        """Note that the backend has heard of visits: what has failed is forgotten by now."""
+        for visit in visits:
+            for mark in visit.way if visit.mark is None else (*visit.way, visit.mark):
+                if self.visits.get(mark) is visit:
+                    del self.visits[mark]
 
     def let_go(self) -> list[Visit]:
         """Return all pages that wait: nothing is in flight here, and others may have the targets.
@@ -84,8 +86,9 @@ class Targets:
     def _let_go(self, marks: list[bytes]) -> list[Visit]:
         pages = []
         for visit in map(self.visits.pop, marks):
-            pages += visit.parents
-            visit.parents = []
+            if visit.waits_for:
+                pages += visit.parents
+                visit.parents = []
         return pages
 
     def _visit_of(self, request: Request) -> Visit:

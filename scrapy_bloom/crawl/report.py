@@ -48,9 +48,6 @@ _STATS: Final = {
 }
 
 
-MOST_KINDS: Final = 100
-"""Kinds of failures that are counted apart."""
-
 _SENT: Final = "scheduler/dequeued"  # of Scrapy's stats
 _MANY: Final = 10  # pages that are redirected to one target before it is named
 _MOST_TARGETS: Final = 10_000
@@ -84,7 +81,6 @@ class Report:
         self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._ends = False
-        self._kinds: set[str] = set()  # of failures that have a stat
         self._walls = 0
         self.account: Account | None = None
         self.unlisted: Counter[str] = Counter()
@@ -105,9 +101,7 @@ class Report:
 
     def failed(self, kind: str) -> None:
         """Count a page that has failed."""
-        if len(self._kinds) < MOST_KINDS:
-            self._kinds.add(kind)
-        self.inc(stats.FAILED.key.format(kind=kind if kind in self._kinds else "others"))
+        self.inc(stats.FAILED.key.format(kind=kind))
 
     def redirected(self, request: Request) -> None:
         """Count a page that was redirected to one that was seen; warn if one takes many of them."""

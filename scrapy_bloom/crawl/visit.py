@@ -55,10 +55,12 @@ class Visit:
             parent.waits_for += 1
 
     def hold_up(self, page: Visit) -> bool:
-        """Let a page be done only after this one, unless either is, or this one waits for it.
+        """Let a page be done only after this one, unless this one waits for it, and fail with it.
 
-        :returns: whether it waits now.
+        :returns: whether it waits now: not if either has ended.
         """
+        if not self.waits_for:
+            page.reason = page.reason or self.reason
         if not (self.waits_for and page.waits_for) or self in page.waiting():
             return False
         page.waits_for += 1

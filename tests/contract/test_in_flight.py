@@ -7,6 +7,8 @@ from scrapy.utils.test import get_crawler
 from support.lines import lines_of
 
 from scrapy_bloom.crawl import in_flight, memory, visit
+from scrapy_bloom.crawl.history import ORIGINAL
+from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import Unstorable
 
@@ -27,7 +29,8 @@ class Crawling:
 
     def __init__(self):
         report, self.engine = Report(get_crawler()), Engine()
-        self.pages = in_flight.InFlight(self.engine, report, None)
+        identifier = SimpleNamespace(identify=lambda r: (r.url.encode(), ()), before=lambda _: ())
+        self.pages = in_flight.InFlight(self.engine, report, identifier)
         backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
         self.memory = memory.Memory(None, self.pages, backend, report)
 
@@ -76,3 +79,16 @@ def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has(
     assert crawl.ended() == [0, 2]
     crawl.pages.start(*crawl.memory.pop())
     assert crawl.ended() == [None, 1]
+
+
+def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
+    """Its redirect is dropped as seen, and nobody would fetch it again."""
+    crawl, other = Crawling(), visit.Visit("other")
+    target = Request("http://a.test/wall", meta={ORIGINAL: b"first"})
+    crawl.pages.start(target, failed := crawl.pages.visit_of(target, "wall"))
+    failed.reason = reason = Reason("503")
+    assert crawl.ended() == ["wall"]
+    crawl.pages.targets.get(b"http://a.test/wall", in_flight=True).hold_up(other)
+    assert (other.reason, other.waits_for) == (reason, 1)
+    crawl.pages.targets.release([failed])
+    assert not crawl.pages.targets.visits

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 
-from scrapy_bloom.crawl.cut_feeds import end_last_line
+from scrapy_bloom.crawl.scrapy.cut_feeds import end_last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
