@@ -59,6 +59,7 @@ class Frontier:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
+        self._identifier = crawl.identifier
         self._backend, self._dupefilter = backend, dupefilter
         self._keys = MetaKeys(report)
         self._judge = Judge(crawler, crawl.identifier, report, backend)
@@ -275,7 +276,7 @@ class Frontier:
             return
         mark = self._await_original(duplicate, origin)
         if origin is not None and ORIGINAL in duplicate.meta:
-            chain = self._judge.identifier.before(duplicate)
+            chain = self._identifier.before(duplicate)
             circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
             self._in_flight.note_redirected(origin, duplicate, mark, circle=circle)
             self._report.redirected(duplicate)
@@ -288,7 +289,7 @@ class Frontier:
         :returns: the mark of that, None if it has none.
         """
         try:
-            mark, _ = self._judge.identifier.identify(duplicate)
+            mark, _ = self._identifier.identify(duplicate)
         except Exception:  # the project's fingerprinter
             return None
         pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
@@ -396,7 +397,7 @@ class Frontier:
                 self._in_flight.targets.release(self._released)
                 self._released = []
         except Exception as error:  # what was not written stays in memory
-            self._log_error(error)
+            self._report.unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
 
@@ -416,15 +417,6 @@ class Frontier:
                 f"Closing: finishing {counted(count, 'page')} in flight. A second Ctrl-C is safe;"
                 f" the next run fetches whatever is unfinished."
             )
-
-    def _log_error(self, error: Exception) -> None:
-        self._report.add(stats.COMMIT_ERRORS)
-        self._report.once(
-            logging.ERROR,
-            "Unexpected error: %s. The crawl continues and retries.",
-            error,
-            failure=error,
-        )
 
     # The end
 

@@ -58,7 +58,6 @@ class Judge:
     :param marks: what can be forgotten.
 
     Attributes:
-        identifier: as given.
         ledger: what has no answer yet.
         dropped: the redirects that were dropped.
     """
@@ -66,7 +65,7 @@ class Judge:
     def __init__(
         self, crawler: Crawler, identifier: Identifier, report: Report, marks: Marks
     ) -> None:
-        self._crawler, self.identifier, self._report = crawler, identifier, report
+        self._crawler, self._identifier, self._report = crawler, identifier, report
         self._identify, self._marks = identifier.identify, marks
         self.ledger, self.dropped = Ledger(), Dropped()
 
@@ -102,7 +101,7 @@ class Judge:
         it is linked to, and the crawl might never end.
         """
         try:
-            return self.identifier.max_age(request)
+            return self._identifier.max_age(request)
         except SettingError as error:
             self._report.once(
                 logging.ERROR,
@@ -128,7 +127,7 @@ class Judge:
     def _drop(self, request: Request, mark: bytes, steps: tuple[str, ...]) -> Verdict:
         """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
         if CHAIN in request.meta:
-            self.dropped.note(self.identifier.before(request), mark)
+            self.dropped.note(self._identifier.before(request), mark)
         self._report.count(SEEN, steps)
         return SEEN
 
@@ -149,7 +148,7 @@ class Judge:
         Pages that redirected to it are forgotten as well, even if those redirects were dropped.
         """
         try:
-            chain = self.identifier.chain_of(request)
+            chain = self._identifier.chain_of(request)
             known = any(mark in self._marks for mark in chain)
         except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
@@ -166,7 +165,7 @@ class Judge:
         :returns: whether it was marked, if that is known at once.
         """
         answers: list[bool] = []
-        for chains in self._following(self.identifier.chain_of(request)):
+        for chains in self._following(self._identifier.chain_of(request)):
             for chain in chains:
                 answer = self._marks.forget_many(chain)
                 if isinstance(answer, Deferred):

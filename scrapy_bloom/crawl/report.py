@@ -305,6 +305,16 @@ class Report:
                 failure=error,
             )
 
+    def unexpected(self, error: Exception) -> None:
+        """Count an error that nobody expects, and log the first one of a crawl."""
+        self.add(stats.COMMIT_ERRORS)
+        self.once(
+            logging.ERROR,
+            "Unexpected error: %s. The crawl continues and retries.",
+            error,
+            failure=error,
+        )
+
     def not_forgotten(self, request: Request, error: Exception) -> None:
         """Count a page that could not be forgotten, and log the first one of a crawl."""
         self.add(stats.NOT_FORGOTTEN)
