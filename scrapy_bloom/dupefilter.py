@@ -208,9 +208,8 @@ class BloomDupeFilter:
                 self._filter.clear()
         if not (self._shared_queue or is_inspection_command(crawler)):
             warn_of_left_over(crawler, self.report, shared=in_redis)
-        checks = Checks(crawler, self._filter.identifier, self.report, self._filter.filter)
-        crawler.signals.connect(checks.forget, signal=forget_page)
-        self._checks = checks
+        filter_ = self._filter
+        self._checks = Checks(crawler, filter_.identifier, self.report, filter_.filter)
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -272,9 +271,6 @@ class Checks:
     :param identifier: says what a request is.
     :param report: writes to stats and log.
     :param filter_: answers.
-
-    Attributes:
-        forget: makes the page of a request eligible again, see :meth:`Judge.forget`.
     """
 
     def __init__(
@@ -284,7 +280,7 @@ class Checks:
         self._add, self._add_aged = filter_.add, filter_.add_aged
         self._keys = MetaKeys(report)
         self._judge = Judge(crawler, identifier, report, filter_)
-        self.forget = self._judge.forget
+        crawler.signals.connect(self._judge.forget, signal=forget_page)
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""

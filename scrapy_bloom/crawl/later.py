@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.values import counted, read_age
+from scrapy_bloom.values import LONGEST, counted, read_age
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -30,9 +30,6 @@ DELAY: Final = "bloom_delay"
 
 REST: Final = 5.0
 """A crawl is idle while nothing may be sent for so many seconds."""
-
-_FAR: Final = 1e9
-"""Seconds. What waits for longer may wait for ever, and dates end in the year 9999."""
 
 
 def pop_due(request: Request, report: Report) -> float:
@@ -59,7 +56,7 @@ def report_rest(report: Report, count: int, due: float) -> None:
     :param count: how many requests wait.
     :param due: until when, by ``time.monotonic()``.
     """
-    seconds = min(_FAR, due - time.monotonic())
+    seconds = min(LONGEST, due - time.monotonic())
     until = datetime.now().astimezone() + timedelta(seconds=seconds)
     report.info(
         f"Nothing can be fetched before {until:%Y-%m-%d %H:%M:%S}: {counted(count, 'request')}"
