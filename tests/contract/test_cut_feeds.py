@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.extensions.feedexport import FileFeedStorage
 
-from scrapy_bloom.crawl.scrapy.cut_feeds import end_last_line
+from scrapy_bloom.crawl.scrapy.feeds import end_last_line
 
 CELLS = st.text(st.sampled_from("a \",\n\r'é"), max_size=8)
 ROWS = st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=30)
