@@ -6,7 +6,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 from support.lines import lines_of
 
-from scrapy_bloom.crawl import in_flight, memory, visit
+from scrapy_bloom.crawl import in_flight, memory, redirects, visit
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.report import Report
@@ -27,10 +27,13 @@ class Engine:
 class Crawling:
     """Pages in flight, and requests that are only in memory."""
 
-    def __init__(self):
+    def __init__(self, *, shared=False):
         report, self.engine = Report(get_crawler()), Engine()
-        identifier = SimpleNamespace(identify=lambda r: (r.url.encode(), ()), before=lambda _: ())
-        self.pages = in_flight.InFlight(self.engine, report, identifier)
+        identifier = SimpleNamespace(
+            identify=lambda request: (request.url.encode(), ()),
+            before=lambda request: request.meta.get("before", ()),
+        )
+        self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)
         backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
         self.memory = memory.Memory(None, self.pages, backend, report)
 
@@ -92,3 +95,50 @@ def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
     assert (other.reason, other.waits_for) == (reason, 1)
     crawl.pages.targets.release([failed])
     assert not crawl.pages.targets.visits
+
+
+def led_to(name, *before):
+    """Return what redirects have made of pages."""
+    return Request(f"http://a.test/{name}", meta={ORIGINAL: b"first", "before": before})
+
+
+def end(crawl, request, visit):
+    crawl.pages.start(request, visit)
+    return crawl.ended()
+
+
+def test_what_waits_for_a_page_waits_for_its_retry_and_fails_with_that():
+    crawl, waits = Crawling(), visit.Visit("waits")
+    wall = led_to("wall", b"a")
+    first = crawl.pages.visit_of(wall, "first")
+    assert first.hold_up(waits)
+    crawl.pages.targets.expect(retry := wall.copy(), first)
+    assert end(crawl, wall, first) == ["first"]
+    second = crawl.pages.visit_of(retry, "second")
+    second.reason = reason = Reason("503")
+    waits.end()
+    assert end(crawl, retry, second) == ["second", "waits"]
+    assert waits.reason == reason
+
+
+def test_what_waits_for_a_page_that_another_worker_took_waits_for_what_that_was_made_of():
+    crawl, origin, waits = Crawling(shared=True), visit.Visit("origin"), visit.Visit("waits")
+    targets = crawl.pages.targets
+    targets.expect(led_to("wall", b"a"), origin)
+    assert targets.get(b"http://a.test/wall", in_flight=True) is None
+    assert targets.get(b"http://a.test/wall", in_flight=False).hold_up(waits)
+    waits.end()
+    error = led_to("error", b"a", b"http://a.test/wall")
+    assert end(crawl, error, crawl.pages.visit_of(error, "error")) == ["error", "waits"]
+
+
+def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):
+    monkeypatch.setattr(redirects, "MOST", 2)
+    crawl, origin, waits = Crawling(shared=True), visit.Visit("origin"), visit.Visit("waits")
+    crawl.pages.note_stored(origin, led_to("0"))
+    assert crawl.pages.targets.get(b"http://a.test/0", in_flight=False).hold_up(waits)
+    waits.end()
+    for number in range(1, 4):
+        crawl.pages.note_stored(origin, led_to(number))
+    assert crawl.ended() == ["waits"]
+    assert len(crawl.pages.targets.visits) == 2
