@@ -122,11 +122,10 @@ class Frontier:
             if verdict is NEW or not isinstance(verdict, Deferred):
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
+                if origin is not None:
+                    self._in_flight.note_stored(origin, request)
             else:
                 Deferred.fromCoroutine(self._decide(request, verdict, origin))
-                origin = None
-        if origin is not None:
-            self._in_flight.note_stored(origin, request)
         if due:
             self._await_due()
         return True

@@ -140,14 +140,19 @@ class InFlight:
         self.undecided -= 1
         self._end(origin)
 
-    def note_stored(self, origin: Visit, request: Request) -> None:
-        """Record that a request was stored which came from a page: it may stand in its place."""
-        if ORIGINAL not in request.meta:
+    def note_kept(self, origin: Visit, request: Request) -> None:
+        """Record that a request is kept which came from a page: it may stand in its place."""
+        if ORIGINAL in request.meta:
+            origin.ended = Ended.REPLACED
+        else:
             self._deal_with(origin)
-            return
-        origin.ended = Ended.REPLACED
-        with suppress(Exception):  # the project's fingerprinter
-            self._end_all(self.targets.expect(request, origin))
+
+    def note_stored(self, origin: Visit, request: Request) -> None:
+        """Record that it is stored, too, and not only in memory, where its page waits for it."""
+        self.note_kept(origin, request)
+        if ORIGINAL in request.meta:
+            with suppress(Exception):  # the project's fingerprinter
+                self._end_all(self.targets.expect(request, origin))
 
     def note_redirected(
         self, origin: Visit, request: Request, to: bytes | None, *, circle: bool

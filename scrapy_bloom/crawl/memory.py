@@ -62,6 +62,9 @@ class Memory:
         :param error: why it cannot be stored, and its marks.
         :param due: before when it must not be sent; 0 for no such time.
         """
+        origin = self._in_flight.origin_of(request)
+        if origin is not None:
+            self._in_flight.note_kept(origin, request)
         visit = Visit(None, error.marks, self._in_flight.led_to(request))
         for mark in visit.marks:
             self.visits.setdefault(mark, []).append(visit)
