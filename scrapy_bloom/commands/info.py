@@ -35,7 +35,7 @@ def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
     """
     yield "target", facts["target"]
     yield from owner(facts)
-    yield "pages seen", as_text(facts["items"])
+    yield "pages known", as_text(facts["items"])
     if "account" in facts:
         yield "account", str(Account(**facts["account"]))
     if "waiting" in facts:
