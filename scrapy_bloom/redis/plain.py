@@ -10,7 +10,6 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.key import KNOWN
 from scrapy_bloom.redis.project import (
     key_of,
     plan_of,
@@ -18,6 +17,7 @@ from scrapy_bloom.redis.project import (
     server_of,
 )
 from scrapy_bloom.redis.reporting import report_opened
+from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 
 if TYPE_CHECKING:
@@ -62,20 +62,20 @@ class SharedFilter:
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
-        worker = self.filter.worker
+        link = self.filter.link
         self._deleted = self.emptied = False
         try:
-            if (empty or not shared_queue) and not self.filter.shared.made:
+            if (empty or not shared_queue) and not self.filter.worker.made:
                 self.emptied = self.filter.clear()
         except BaseException:
             self.filter.close()
             raise
-        report_opened(report, identifier, worker, self.filter.shared)
+        report_opened(report, identifier, link, self.filter.worker)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
             report.info(
-                f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
+                f"Bloom filter in Redis at {link.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
 
@@ -98,7 +98,7 @@ class SharedFilter:
 
         :param at_end: whether the crawl is over: then the filter is deleted from Redis.
         """
-        self._report.describe(self.filter.shared.info())
+        self._report.describe(self.filter.worker.info())
         try:
             self.emptied = self.filter.delete() if at_end else self.filter.clear()
         except BloomError as error:
@@ -111,10 +111,10 @@ class SharedFilter:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
             if self._kept or not self.filter.usable:
-                self._report.describe(self.filter.shared.info())
+                self._report.describe(self.filter.worker.info())
             elif self.clear(at_end=True):
                 self._report.info(
-                    f"{self.filter.shared.place}: deleted, because this was the last worker that"
+                    f"{self.filter.worker.place}: deleted, because this was the last worker that"
                     f" used it, and with this SCHEDULER the requests end with their process. The"
                     f" next crawl fetches all pages again."
                 )
