@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.crawl.orders import forget_page, hold_slot
+from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import Span, read_age
 
 if TYPE_CHECKING:

@@ -6,12 +6,14 @@ Under our scheduler the filter only logs and counts: the frontier decides.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
-from scrapy_bloom.crawl.judge import SEEN
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.judge import SEEN, Judge, Marks
+from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -20,19 +22,20 @@ from scrapy_bloom.crawl.other_schedulers import (
     warn_of_left_over,
     watch_pushes,
 )
-from scrapy_bloom.crawl.report import Report, Verdict, give_up
+from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspection_command, refuse
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.settings import BACKEND, Settings, is_in_redis
+from scrapy_bloom.signals import forget_page
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
-    from scrapy_bloom.crawl.at_once import Checks
+    from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.redis.plain import SharedFilter
 
 
@@ -126,16 +129,16 @@ class BloomDupeFilter:
 
     def close(self, reason: str) -> None:
         """Store the filter if it is kept, and write the final stats. Never raises."""
-        closing, self._filter = self._filter, None
+        closing, checks, self._filter = self._filter, self._checks, None
         self._checks = Unfiltered(
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
-        if closing is None:
+        if closing is None or checks is None:
             self.report.closed(reason)
             return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
-            closing.checks.withdraw(request)
+            checks.withdraw(request)
         if lost:
             self.report.warn(
                 f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
@@ -198,7 +201,8 @@ class BloomDupeFilter:
                 self._filter.clear()
         if not (self._shared_queue or is_inspection_command(crawler)):
             warn_of_left_over(crawler, self.report, shared=in_redis)
-        self._checks = self._filter.checks
+        filter_ = self._filter
+        self._checks = Checks(crawler, filter_.identifier, self.report, filter_.filter)
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -226,14 +230,14 @@ class BloomDupeFilter:
             self._checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
                 exit_with_error_code(self._crawler)
-                give_up(self._crawler, self.report, error)
+                end_crawl(self._crawler, self.report, error)
         assert self._checks is not None  # set either way
         return self._checks
 
     def _watch_pushes(self) -> None:
         scheduler = scheduler_with(self, self._crawler)
-        if scheduler is not None and self._filter is not None:
-            watch_pushes(scheduler, self._filter.checks.withdraw)
+        if scheduler is not None and self._filter is not None and self._checks is not None:
+            watch_pushes(scheduler, self._checks.withdraw)
             if not isinstance(self._filter, PlainFilter):
                 enqueue_together(scheduler, self._crawler, self._filter.asked)
 
@@ -242,6 +246,52 @@ class BloomDupeFilter:
             self._open_late()
         self._watch_pushes()
         self._crawling = True
+
+
+class Filter(Marks, Protocol):
+    """Decides which pages were seen. Any method may raise anything."""
+
+    def add(self, fingerprint: bytes) -> bool:
+        """Add a fingerprint; return whether it was there."""
+
+    def add_aged(self, fingerprint: bytes, max_age: float) -> bool:
+        """Return whether this let it through in the last `max_age` seconds; if not, add it."""
+
+
+class Checks:
+    """What checks the requests of another scheduler.
+
+    :param identifier: says what a request is.
+    :param report: writes to stats and log.
+    :param filter_: answers.
+    """
+
+    def __init__(
+        self, crawler: Crawler, identifier: Identifier, report: Report, filter_: Filter
+    ) -> None:
+        self._report = report
+        self._add, self._add_aged = filter_.add, filter_.add_aged
+        self._keys = MetaKeys(report)
+        self._judge = Judge(crawler, identifier, report, filter_)
+        crawler.signals.connect(self._judge.forget, signal=forget_page)
+
+    def check(self, request: Request) -> Verdict:
+        """Return the verdict on a request, and mark it. Never raises."""
+        if not request.meta.keys() <= self._keys.known:
+            self._keys.learn(request.meta)
+        verdict = self._judge.check(request, self._ask)
+        assert isinstance(verdict, Verdict)  # the filter answers at once
+        return verdict
+
+    def _ask(self, mark: bytes, max_age: float | None) -> bool:
+        return self._add(mark) if max_age is None else self._add_aged(mark, max_age)
+
+    def withdraw(self, request: Request) -> None:
+        """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
+        try:
+            self._report.add(stats.WITHDRAWN, int(self._judge.withdraw(request)))
+        except Exception as error:  # the crawl continues without
+            self._report.check_failed(request, error)
 
 
 class Unfiltered:
@@ -259,6 +309,9 @@ class Unfiltered:
         self._report.check_failed(request, self._error)
         self._report.count(Verdict.ERROR)
         return Verdict.ERROR
+
+    def withdraw(self, request: Request) -> None:
+        """Do nothing: the page was not marked."""
 
 
 def name_of(crawler: Crawler) -> str:

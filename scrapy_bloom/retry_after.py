@@ -16,12 +16,12 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.later import DELAY
-from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot, slot_of
 from scrapy_bloom.crawl.scrapy.engine import copy_to_go_back
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import RETRY_AFTER, Settings
+from scrapy_bloom.signals import hold_slot
 from scrapy_bloom.values import write_span
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from scrapy_bloom.crawl.scrapy.crawler import (
     send_dropped,
     write_no_state,
 )
-from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import QueueKind
@@ -146,6 +145,18 @@ class Scheduler(ScrapyScheduler):
     def enqueue_request(self, request: Request) -> bool:
         """Take a request unless it is a duplicate; return whether it was taken."""
         frontier = self._frontier
+        if frontier is None or self._closing:
+            return self._enqueue_unopened(request)
+        if not isinstance(request.priority, int):  # Scrapy checks only what its constructor gets
+            given: Any = request.priority
+            request.priority = int(given) if isinstance(given, float) and isfinite(given) else 0
+        if frontier.enqueue(request):
+            return True
+        self.df.log(request, self.spider)
+        return False
+
+    def _enqueue_unopened(self, request: Request) -> bool:
+        """Take a request where no frontier does: not yet, not any more, or never."""
         if self._early is not None:
             self._early.append(request)
             return True
@@ -158,17 +169,8 @@ class Scheduler(ScrapyScheduler):
             )
             self.df.report.set(stats.NOT_STORED, 1)
             return False
-        if frontier is None:
-            # In a refused crawl it would be marked but never fetched.
-            return not self._refused and super().enqueue_request(request)
-        if not isinstance(request.priority, int):  # Scrapy checks only what its constructor gets
-            given: Any = request.priority
-            request.priority = int(given) if isinstance(given, float) and isfinite(given) else 0
-        leave_first_slot(request)
-        if frontier.enqueue(request):
-            return True
-        self.df.log(request, self.spider)
-        return False
+        # In a refused crawl it would be marked but never fetched.
+        return not self._refused and super().enqueue_request(request)
 
     def next_request(self) -> Request | None:
         """Return the next request to send, None if none is ready."""
@@ -211,7 +213,8 @@ class Scheduler(ScrapyScheduler):
             check_unused(Path(folder))
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
-        in_flight = InFlight(engine, report, identifier, failing_statuses(crawler))
+        statuses = failing_statuses(crawler)
+        in_flight = InFlight(engine, report, identifier, statuses, shared=shared)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):

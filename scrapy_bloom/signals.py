@@ -12,3 +12,12 @@ a kill. A handler may be a coroutine function or return a Deferred; the commit w
 handler raises, the pages are not done, and the next commit calls it again. It is called for the
 last time when the spider closes, before any pipeline's ``close_spider``.
 """
+
+forget_page: Final = object()
+"""Sent by :func:`scrapy_bloom.forget`, with the ``request``; the answer is whether it was known."""
+
+hold_slot: Final = object()
+"""Sent by :func:`scrapy_bloom.hold`, and where a host says ``Retry-After``, with the ``request``
+whose download slot is to be left alone, and for how many ``seconds``.
+:class:`scrapy_bloom.Scheduler` answers True.
+"""

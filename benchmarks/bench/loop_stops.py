@@ -134,7 +134,7 @@ def _crawl(pages: int) -> Crawl:
     crawler: Any = get_crawler(Spider, {"BLOOM_CAPACITY": pages, "TWISTED_REACTOR_ENABLED": False})
     settings = Settings.of(crawler)
     engine: Any = SimpleNamespace(slot_of=lambda _: "", is_from_start=lambda _: False)
-    identifier, in_flight = Identifier(crawler, settings), SimpleNamespace(kept_marks={})
+    identifier, in_flight = Identifier(crawler, settings), None
     spider, report = Spider("spider"), Report(crawler)
     return Crawl(crawler, spider, settings, report, engine, identifier, in_flight)  # type: ignore[arg-type]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -24,28 +23,23 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
-from scrapy_bloom.crawl.later import DELAY, REST, Memory, pop_due, report_rest
+from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
+from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.meta import MetaKeys
-from scrapy_bloom.crawl.orders import forget_page, hold_slot
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
 from scrapy_bloom.crawl.scrapy.loop import Timer
 from scrapy_bloom.crawl.serialize import Unstorable
-from scrapy_bloom.crawl.withheld import Withheld
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
+from scrapy_bloom.signals import forget_page, hold_slot
 from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
-    from scrapy_bloom.crawl.in_flight import Visit
+    from scrapy_bloom.crawl.visit import Visit
     from scrapy_bloom.filter.info import FilterInfo
-
-_SOONEST: Final = 0.1
-"""Seconds until items that could not be written are tried again; they double each time."""
-
-_SLOWEST: Final = 5.0
 
 MOST_UNWRITTEN: Final = 1_000
 """Pages whose items could not be written out. With more, no request is sent: each has its items in
@@ -65,20 +59,19 @@ class Frontier:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
-        self._in_flight.shared = backend.shared
+        self._identifier = crawl.identifier
         self._backend, self._dupefilter = backend, dupefilter
-        self._withheld = Withheld(self._in_flight, backend)
-        self._check_keys = MetaKeys(report).check
-        self._judge = Judge(crawler, crawl.identifier, report)
-        self._judge.marks, self._offer = backend, backend.offer
-        self._ledger, self._memory = self._judge.ledger, Memory(memory)
+        self._keys = MetaKeys(report)
+        self._judge = Judge(crawler, crawl.identifier, report, backend)
+        self._ledger, self._offer = self._judge.ledger, backend.offer
+        self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
-        self._flush_at, self._flush_pause = 0.0, _SOONEST
+        self._released: list[Visit] = []  # of which the backend has yet to say
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
-        self._closing = self._closing_noted = self._rest_logged = self._is_stuck = False
+        self._closing = self._closing_noted = self._rest_logged = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
@@ -100,48 +93,50 @@ class Frontier:
         and is fetched again by the next run.
         """
         try:
-            return self._enqueue(request)
+            is_taken = self._enqueue(request)
         except Exception as error:  # no memory, or a queue of the project's own
             self._leave(request, error)
             return True
+        if self._backend.due < self._timer.due:
+            self._arm()
+        return is_taken
 
     def _enqueue(self, request: Request) -> bool:
-        meta, offer, in_flight = request.meta, self._offer, self._in_flight
-        self._check_keys(meta)
-        origin = in_flight.origin_of(request)
+        meta = request.meta
+        if not meta.keys() <= self._keys.known:
+            self._keys.learn(meta)
+        origin = self._in_flight.origin_of(request) if self._matters(meta) else None
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Any = ERROR
         try:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
-                verdict = self._judge.check(request, partial(offer, request, due))
+                verdict = self._judge.check(request, partial(self._offer, request, due))
                 if verdict is SEEN:
                     self._note_duplicate(request, origin)
                     return False
             if verdict is ERROR or verdict is EXEMPT:  # no mark, or one that is there
-                verdict = offer(request, due, None, None)
+                verdict = self._offer(request, due, None, None)
         except Unstorable as error:
-            self._keep_in_memory(request, error, due)
+            self._memory.keep(request, error, due)
         else:
             if verdict is NEW or not isinstance(verdict, Deferred):
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
+                if origin is not None:
+                    self._in_flight.note_stored(origin, request)
             else:
                 Deferred.fromCoroutine(self._decide(request, verdict, origin))
-                origin = None
-        if origin is not None:
-            in_flight.note_stored(origin, request)
         if due:
             self._await_due()
-        if self._backend.due < self._timer.due:
-            self._arm()
         return True
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
         if self._closing or self._backend.is_full or self._has_enough:
             return None
-        request, handle = self._memory.pop(self._backend.held_until), None
-        if request is not None:
+        in_memory = self._memory.pop()
+        if in_memory is not None:
+            request, visit = in_memory
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._backend.take()
@@ -150,16 +145,13 @@ class Frontier:
                 self._await_due()
                 self._arm()
                 return None
-            request, handle = taken
+            request, visit = taken[0], self._in_flight.visit_of(*taken)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
         self._rest_logged = False
         self._arm(busy=True)
         # Last, as then nothing may be raised: what is in flight and not with the engine is done.
-        if handle is None:
-            self._in_flight.start_kept(request)
-        else:
-            self._in_flight.start(request, handle)
+        self._in_flight.start(request, visit)
         return request
 
     def pending(self) -> bool:
@@ -229,7 +221,7 @@ class Frontier:
             failure=error,
         )
         try:
-            self._in_flight.leave(request)
+            self._in_flight.keep_stored(request)
             self._judge.withdraw(request)
         except Exception:  # no memory
             self._backend.give_up(
@@ -250,7 +242,7 @@ class Frontier:
         question = self._ledger.ask()
         if origin is not None:
             self._in_flight.await_verdict(origin)
-            self._await_original(request, origin)  # it may end before the verdict is known
+            self._await_original(request, origin)  # which may end before the verdict is known
         try:
             verdict: Any = await answer
         except Exception as error:  # the project's stats or meta: it was stored, or was there
@@ -272,67 +264,71 @@ class Frontier:
             self._dupefilter.log(request, self._spider)
             send_dropped(self._crawler, request)
 
-    def _keep_in_memory(self, request: Request, error: Unstorable, due: float) -> None:
-        """Hold a request in memory, and keep the page that yielded it stored."""
-        request = self._in_flight.keep(request, error.why, error.marks)
-        self._withheld.add(error.marks)
-        self._memory.push(request, due)
-        self._inc("scheduler/enqueued")
-        self._inc("scheduler/enqueued/memory")
+    def _matters(self, meta: dict[Any, Any]) -> object:
+        """Return whether a page may end in another way because of what it yields."""
+        here = self._in_flight
+        return here.undecided or here.targets.visits or self._memory.visits or ORIGINAL in meta
 
     def _note_duplicate(self, duplicate: Request, origin: Visit | None) -> None:
         """Record where a duplicate came from."""
-        page = self._await_original(duplicate, origin)
+        if not self._matters(duplicate.meta):
+            return
+        mark = self._await_original(duplicate, origin)
         if origin is not None and ORIGINAL in duplicate.meta:
-            self._in_flight.note_redirected(origin, duplicate, page)
+            chain = self._identifier.before(duplicate)
+            circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
+            self._in_flight.note_redirected(origin, duplicate, mark, circle=circle)
             self._report.redirected(duplicate)
 
     def _await_original(self, duplicate: Request, origin: Visit | None) -> bytes | None:
         """Let the page that yielded a duplicate wait for what it duplicates, if it must.
 
-        :returns: the mark of that, if it was needed.
+        What a page links to it awaits only while that is in flight: a queue may be long.
+
+        :returns: the mark of that, None if it has none.
         """
-        in_flight, page = self._in_flight, None
-        if in_flight.kept_marks or in_flight.awaits_targets or ORIGINAL in duplicate.meta:
-            with suppress(Exception):  # it could be identified a moment ago
-                page, _ = self._judge.identifier.identify(duplicate)
-                in_flight.note_duplicate(duplicate, page, origin)
-        return page
+        try:
+            mark, _ = self._identifier.identify(duplicate)
+        except Exception:  # the project's fingerprinter
+            return None
+        pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
+        is_link = ORIGINAL not in duplicate.meta
+        target = self._in_flight.targets.get(mark, in_flight=is_link)
+        if target is not None:
+            for page in pages:
+                target.hold_up(page)
+        self._memory.note_duplicate(mark, pages)
+        return mark
 
     # Pages that are done
 
     def _note_ended(self) -> None:
         """Collect the pages that the engine is through with."""
-        done = self._in_flight.pop_done()
-        self._ledger.add(done)
-        self._backend.note_ended(len(done))
+        ended = self._in_flight.pop_ended()
+        self._ledger.add(ended)
+        self._backend.note_ended(len(ended))
 
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""
         self._note_ended()
-        self._withheld.free_failed()
+        self._memory.free_failed()
         until = self._ledger.due()
-        if until is None or (time.monotonic() < self._flush_at and not self._closing):
+        had_enough = self._has_enough
+        if until is None or not await self._items.flush(at_once=self._closing):
             return
-        written = await self._items.flush()
-        was_stuck, self._is_stuck = self._has_enough, not written
-        if not written:
-            self._flush_pause = min(_SLOWEST, 2 * self._flush_pause)
-            self._flush_at = time.monotonic() + self._flush_pause
-            return
-        self._flush_pause = _SOONEST
         for visit in self._ledger.take(until):
             self._release(visit)
-        if was_stuck:
+        if had_enough:
             self._engine.wake()
 
     @property
     def _has_enough(self) -> bool:
         """Whether so many pages wait for their items that no more should be fetched."""
-        return self._is_stuck and len(self._ledger) > MOST_UNWRITTEN
+        return self._items.failing and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, visit: Visit) -> None:
         reason = visit.reason
+        self._released.append(visit)
         if reason is None:
             status = str(visit.status) if visit.status else ""
             self._backend.release(visit.taken, visit.ended, status, visit.start)
@@ -345,9 +341,9 @@ class Frontier:
         if reason is not None:
             self._report.failed(reason.kind)
         if reason is None or not self._retries:
-            self._withheld.end(visit)
+            self._memory.end(visit)
         else:
-            self._withheld.fail(visit)
+            self._memory.fail(visit)
 
     # Exchanges
 
@@ -396,8 +392,11 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
+            if worked:
+                self._in_flight.targets.release(self._released)
+                self._released = []
         except Exception as error:  # what was not written stays in memory
-            self._log_error(error)
+            self._report.unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
 
@@ -417,15 +416,6 @@ class Frontier:
                 f"Closing: finishing {counted(count, 'page')} in flight. A second Ctrl-C is safe;"
                 f" the next run fetches whatever is unfinished."
             )
-
-    def _log_error(self, error: Exception) -> None:
-        self._report.add(stats.COMMIT_ERRORS)
-        self._report.once(
-            logging.ERROR,
-            "Unexpected error: %s. The crawl continues and retries.",
-            error,
-            failure=error,
-        )
 
     # The end
 

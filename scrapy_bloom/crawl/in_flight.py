@@ -1,10 +1,7 @@
-"""Which pages are in flight, when one is done, and whether it has failed.
+"""Which pages are in flight, and how each ends.
 
 A page is finished when the engine is done with its request: its callback or errback has run, and
-its items, retry or redirect have been handled. By then, everything it led to has been enqueued. It
-is done once it is finished and nothing that came from it is left to wait for: a request that is
-only in memory because it cannot be stored (its callback is a lambda, say), which only the page can
-yield again; or the page to which it was redirected, if that is in flight for another page.
+its items, retry or redirect have been handled. By then, everything it led to has been enqueued.
 """
 
 from __future__ import annotations
@@ -12,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 
-from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Reason, place_of, reason_of
+from scrapy_bloom.crawl.redirects import Targets
+from scrapy_bloom.crawl.visit import Visit
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -29,52 +27,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
 
-_MOST_TARGETS: Final = 10_000
-"""Targets of redirects that any worker may take: so many of them are awaited."""
-
-
-class Visit:
-    """One request on its way from a queue to being done.
-
-    Attributes:
-        taken: what the backend has handed out; None if it could not be stored.
-        marks: its marks, which the next run must ignore until it is done.
-        parents: the pages that cannot be done before it is.
-        roots: the stored pages that led to it, perhaps through others that are not stored.
-        waits_for: how many must end first: the engine's work on it, and each request that has it
-            as a parent.
-        ended: how it counts if it has not failed.
-        reason: why it has failed; None if it has not.
-        may_deal: whether the spider may yet deal with its failed download.
-        status: the status of a response that no callback got, 0 if one did.
-        start: identifies the start request that it is, or was made of, if that is not filtered.
-        mark: of the page that it stands for by now, if it is a retry or a redirect.
-        way: the marks of where redirects led: if it fails they are forgotten, but for the first.
-        next_mark: the mark of what stands in its place, if that is so.
-    """
-
-    __slots__ = (
-        *("ended", "mark", "marks", "may_deal", "next_mark", "parents", "reason", "roots"),
-        *("start", "status", "taken", "waits_for", "way"),
-    )
-
-    def __init__(
-        self, taken: Any, marks: tuple[bytes, ...] = (), parents: tuple[Visit, ...] = ()
-    ) -> None:
-        self.taken = taken
-        self.marks = marks
-        self.parents = parents
-        self.roots = _stored(parents)
-        self.waits_for = 1
-        self.ended = Ended.DONE
-        self.reason: Reason | None = None
-        self.may_deal = False
-        self.status, self.start = 0, b""
-        self.mark: bytes | None = None
-        self.way: tuple[bytes, ...] = ()
-        self.next_mark: bytes | None = None
-
-
 class InFlight:
     """The requests that were taken from the queues and are not done.
 
@@ -82,293 +34,142 @@ class InFlight:
     :param report: writes to stats and log.
     :param identifier: says what a request is.
     :param statuses: those that are failures if no callback gets the response.
+    :param shared: whether other workers may take what was stored here.
 
     Attributes:
-        kept_marks: by mark, the requests that wait or waited in memory, until :meth:`release`.
-        shared: whether other workers may take what was stored here.
+        targets: where redirects and retries have led.
+        undecided: how many pages end as what comes from them says: their downloads have failed,
+            which the spider may yet deal with; or it is asked whether a redirect is a duplicate.
     """
 
     def __init__(
-        self, engine: Engine, report: Report, identifier: Identifier, statuses: Collection[int] = ()
+        self,
+        engine: Engine,
+        report: Report,
+        identifier: Identifier,
+        statuses: Collection[int] = (),
+        *,
+        shared: bool = False,
     ) -> None:
-        self._engine = engine
-        self._report = report
-        self._identifier = identifier
+        self._engine, self._report = engine, report
         self._statuses = statuses
         self._visits: dict[Request, Visit] = {}
-        self._kept: dict[Request, Visit] = {}
-        self.kept_marks: dict[bytes, list[Visit]] = {}
-        self.shared = False
-        self._targets: dict[bytes, list[Visit]] = {}  # of redirects: what waits for each
-        self._anywhere: dict[bytes, list[Visit]] = {}  # likewise, of what any worker may take
-        self._redirected: dict[bytes, bytes] = {}  # marks of pages, to where it was dropped
-        self._asked = 0  # verdicts that pages await
-        self._undecided = 0  # how many failed downloads the spider may yet deal with
-        self._done: list[Visit] = []
+        self._ended: list[Visit] = []
+        self.targets = Targets(identifier, shared=shared)
+        self.undecided = 0
         engine.watch(self)
 
     def __len__(self) -> int:
         """Return how many requests are in flight."""
         return len(self._visits)
 
-    def start(self, request: Request, taken: Any) -> None:
-        """Record that a request was taken."""
-        self._visits[request] = visit = Visit(taken)
-        visit.start = request.meta.get(START, b"")
+    def __contains__(self, request: Request) -> bool:
+        return request in self._visits
+
+    def visit_of(self, request: Request, taken: Any) -> Visit:
+        """Return the visit of a stored request that was taken."""
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
-                visit.mark, _ = self._identifier.identify(request)
-                waiting = self._anywhere.pop(visit.mark, [])
-                self._targets.setdefault(visit.mark, []).extend(waiting)
-                if before := self._identifier.before(request):
-                    led_to = {*before, visit.mark} - {before[0]}
-                    visit.way = (*led_to,)
+                return self.targets.start(request, taken)
+        return Visit(taken)
+
+    def start(self, request: Request, visit: Visit) -> None:
+        """Record that a request was taken, stored or only in memory."""
+        visit.start = request.meta.get(START, b"")
+        self._visits[request] = visit
         self._engine.sent(request)
 
-    def keep(self, request: Request, error: Exception, marks: tuple[bytes, ...] = ()) -> Request:
-        """Record a request that waits in memory because it cannot be stored.
+    def pop_ended(self) -> list[Visit]:
+        """Return the visits that have ended since the last call, to be released."""
+        has = self._engine.has
+        for request in [request for request in self._visits if not has(request)]:
+            visit = self._visits.pop(request)
+            self.undecided -= visit.may_deal
+            self._end(visit)
+        ended, self._ended = self._ended, []
+        return ended
 
-        The page that yielded it waits for it. If that page is unknown or not in flight, all pages
-        wait whose answers the spider has: one of them led to it, unless ``start()`` did.
+    def _end(self, visit: Visit) -> None:
+        self._ended += visit.end()
 
-        :param error: why it cannot be stored.
-        :param marks: its marks.
-        :returns: the request to send later: a copy if the same object already waits or is in
-            flight, because the engine keeps a set.
+    def let_go(self) -> bool:
+        """End what waits for targets of redirects, when nothing is in flight here any more.
+
+        :returns: whether anything did.
         """
-        visit = Visit(None, marks, self._led_to(request))
-        for each in visit.parents:
-            each.waits_for += 1
-        for mark in marks:
-            self.kept_marks.setdefault(mark, []).append(visit)
-        if request in self._kept or request in self._visits:
-            request = request.copy()
-        self._kept[request] = visit
-        self._report.add(stats.UNSERIALIZABLE)
-        self._report.inc("scheduler/unserializable")
-        self._report.once(
-            logging.WARNING,
-            "Unable to serialize request: %s - reason: %s. It waits in memory. After a kill or a"
-            " stop the page that led to it is fetched again - no more such requests will be logged"
-            " (stats being collected)",
-            request,
-            error,
-        )
-        if not visit.parents:
-            self._report.once(
-                logging.WARNING,
-                "%s waits in memory, and no page led to it: after a kill or a stop it is lost"
-                " unless the spider yields it again, as start() does. More such requests are not"
-                " shown.",
-                request,
-            )
-        return request
+        self._end_all(self.targets.let_go())
+        return bool(self._ended)
 
-    def leave(self, request: Request) -> None:
-        """Record that a request could not be enqueued: the pages that led to it are never done."""
-        for visit in self._led_to(request):
-            visit.waits_for += 1
+    def _end_all(self, pages: Collection[Visit]) -> None:
+        for page in pages:
+            self._end(page)
 
-    def note_duplicate(self, request: Request, mark: bytes, origin: Visit | None = None) -> None:
-        """Record that a request was dropped as a duplicate.
+    # What came from a page
 
-        If the page it duplicates is only in memory, the pages that led here must wait for it as
-        well: only the stored ones, since one in memory waits for nothing but what it has yielded.
-        If a redirect led to the page and it is in flight, the pages that led here wait, too, and
-        fail with it: its mark is forgotten then, and only they can yield it again. What waits for
-        a redirect to it waits even while it is stored only.
+    def led_to(self, request: Request) -> tuple[Visit, ...]:
+        """Return the pages that may have led to a request.
 
-        :param origin: the page that it came from, if :meth:`origin_of` has said so.
+        If its page is unknown or not in flight, that is all whose answers the spider has: one of
+        them led to it, unless ``start()`` did.
         """
-        waiting = self._waiting_for_target(mark)
-        if waiting is not None and (ORIGINAL in request.meta or self._has(mark)):
-            for page in self._led_to(request) if origin is None else (origin,):
-                self._await_target(page, mark, waiting)
-        for kept in self.kept_marks.get(mark, ()):
-            for parent in _stored(self._led_to(request)) - kept.roots:
-                if not kept.waits_for:  # it is done, or has failed with the pages that led to it
-                    parent.reason = parent.reason or kept.reason
-                    continue
-                if kept in self._waiting_for(parent):
-                    continue
-                parent.waits_for += 1
-                kept.parents += (parent,)
-                kept.roots |= {parent}
-
-    def _led_to(self, request: Request) -> tuple[Visit, ...]:
         if self._engine.is_from_start(request):
             return ()
-        by = self._engine.yielded_by(request)
-        parent = None if by is None else self._visits.get(by)
+        parent = self.origin_of(request)
         if parent is not None:
             return (parent,)
         may_be = self._engine.may_have_led_to_others
         return tuple(visit for page, visit in self._visits.items() if may_be(page))
 
-    def start_kept(self, request: Request) -> None:
-        """Record that a request in memory was taken."""
-        self._visits[request] = visit = self._kept.pop(request)
-        visit.start = request.meta.get(START, b"")
-        self._engine.sent(request)
-
-    def pop_done(self) -> list[Visit]:
-        """Return the visits that were done since the last call, to be released."""
-        has = self._engine.has
-        for request in [request for request in self._visits if not has(request)]:
-            visit = self._visits.pop(request)
-            self._undecided -= visit.may_deal
-            self._end(visit)
-        done, self._done = self._done, []
-        return done
-
-    def release(self, visit: Visit) -> None:
-        """Forget the marks of a visit that is done."""
-        for mark in visit.marks:
-            self.kept_marks[mark].remove(visit)
-            if not self.kept_marks[mark]:
-                del self.kept_marks[mark]
-
-    def _end(self, visit: Visit) -> None:
-        stack = [visit]
-        while stack:
-            visit = stack.pop()
-            visit.waits_for -= 1
-            if not visit.waits_for:
-                self._done.append(visit)
-                if visit.taken is None and visit.reason:  # only its parents can yield it again
-                    for parent in visit.parents:
-                        parent.reason = parent.reason or visit.reason
-                stack += visit.parents
-                if visit.mark is not None:
-                    stack += self._end_target(visit, visit.mark)
-
-    # What came from a page
-
     def origin_of(self, request: Request) -> Visit | None:
-        """Return the page that a request came from, if its fate depends on that request."""
-        if not (self._undecided or self.awaits_targets or ORIGINAL in request.meta):
-            return None
+        """Return the page that a request came from, None if it is unknown or not in flight."""
         by = self._engine.yielded_by(request)
         return None if by is None else self._visits.get(by)
+
+    def keep_stored(self, request: Request) -> None:
+        """Record that a request could not be enqueued: the pages that led to it are never done."""
+        for visit in self.led_to(request):
+            visit.waits_for += 1
 
     def await_verdict(self, origin: Visit) -> None:
         """Record that a page ends only once it is known what came from it: see :meth:`decided`."""
         origin.waits_for += 1
-        self._asked += 1
+        self.undecided += 1
 
     def decided(self, origin: Visit) -> None:
         """Record that it is known what came from a page."""
-        self._asked -= 1
+        self.undecided -= 1
         self._end(origin)
 
-    def note_stored(self, origin: Visit, request: Request) -> None:
-        """Record that a request was stored which came from a page: it may stand in its place."""
-        if ORIGINAL not in request.meta:
+    def note_kept(self, origin: Visit, request: Request) -> None:
+        """Record that a request is kept which came from a page: it may stand in its place."""
+        if ORIGINAL in request.meta:
+            origin.ended = Ended.REPLACED
+        else:
             self._deal_with(origin)
-            return
-        origin.ended = Ended.REPLACED
-        with suppress(Exception):  # the project's fingerprinter
-            origin.next_mark, _ = self._identifier.identify(request)
-            self._expect(origin.next_mark, [])
 
-    def note_redirected(self, origin: Visit, request: Request, mark: bytes | None) -> None:
-        """Record that a redirect of a page was dropped as seen. See :meth:`note_duplicate`.
+    def note_stored(self, origin: Visit, request: Request) -> None:
+        """Record that it is stored, too, and not only in memory, where its page waits for it."""
+        self.note_kept(origin, request)
+        if ORIGINAL in request.meta:
+            with suppress(Exception):  # the project's fingerprinter
+                self._end_all(self.targets.expect(request, origin))
 
-        :param mark: of the page that it leads to; None if that cannot be told.
+    def note_redirected(
+        self, origin: Visit, request: Request, to: bytes | None, *, circle: bool
+    ) -> None:
+        """Record that a redirect of a page was dropped as seen.
+
+        :param to: the mark of the page that it leads to; None if that cannot be told.
+        :param circle: whether what it leads to was dropped for this page.
         """
         if origin.ended is Ended.DONE:
             origin.ended = Ended.REDIRECTED
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             self._fail(origin, Reason(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
-        if mark is not None and (mark == origin.mark or self._leads_back(request, mark)):
+        if to is not None and (circle or to == origin.mark):
             self._fail(origin, Reason("too many redirects", request.url[:MOST_MESSAGE]))
-            origin.way += (mark,)
-
-    def _leads_back(self, request: Request, mark: bytes) -> bool:
-        """Return whether a dropped redirect leads to a page whose own was dropped for this one.
-
-        Nobody parses any of them. Scrapy follows such a circle until it takes it for endless.
-        """
-        before, to = self._identifier.before(request), self._redirected
-        for each in before:
-            to[each] = mark
-        while len(to) > _MOST_TARGETS:
-            del to[next(iter(to))]
-        passed, at = set[bytes](), mark
-        while at in to and at not in passed:
-            passed.add(at)
-            at = to[at]
-        return not passed.isdisjoint(before)
-
-    @property
-    def awaits_targets(self) -> bool:
-        """Whether there are targets of redirects that are not done, or may be."""
-        return bool(self._asked or self._targets or self._anywhere)
-
-    def _await_target(self, page: Visit, mark: bytes, waiting: list[Visit]) -> None:
-        if page.waits_for and not self._holds_up(page, mark):
-            page.waits_for += 1
-            waiting.append(page)
-
-    def _holds_up(self, visit: Visit, mark: bytes) -> bool:
-        """Return whether the page of a mark is this one, or waits for it in the end."""
-        return any(each.mark == mark for each in self._waiting_for(visit))
-
-    def _waiting_for(self, visit: Visit) -> set[Visit]:
-        """Return a page with those that cannot be done before it."""
-        stack, found = [visit], set[Visit]()
-        while stack:
-            each = stack.pop()
-            if each not in found:
-                found.add(each)
-                stack += each.parents
-                if each.mark is not None:
-                    stack += self._waiting_for_target(each.mark) or ()
-        return found
-
-    def _waiting_for_target(self, mark: bytes) -> list[Visit] | None:
-        """Return what waits for a redirect's target; None if the page is not one."""
-        return self._targets.get(mark, self._anywhere.get(mark))
-
-    def _has(self, mark: bytes) -> bool:
-        """Return whether a request in flight stands for a page by now."""
-        return any(visit.mark == mark for visit in self._visits.values())
-
-    def _expect(self, mark: bytes, waiting: list[Visit]) -> None:
-        """Note that a redirect's target is stored, and what waits for it."""
-        if not self.shared or self._has(mark):
-            self._targets.setdefault(mark, []).extend(waiting)
-            return
-        self._anywhere.setdefault(mark, []).extend(waiting)
-        if len(self._anywhere) > _MOST_TARGETS:
-            self._let_go(self._anywhere.pop(next(iter(self._anywhere))))
-
-    def let_go(self) -> bool:
-        """End what waits for targets of redirects, when nothing is in flight here any more.
-
-        Others may have these targets: how they end is not known here.
-
-        :returns: whether anything did.
-        """
-        for targets in (self._anywhere, self._targets):
-            for mark in [*targets]:
-                self._let_go(targets.pop(mark, []))
-        return bool(self._done)
-
-    def _let_go(self, waiting: list[Visit]) -> None:
-        for page in waiting:
-            self._end(page)
-
-    def _end_target(self, visit: Visit, mark: bytes) -> list[Visit]:
-        """Return the pages that have waited for a redirect's target, which has ended."""
-        waiting = self._targets.pop(mark, [])
-        if visit.ended is Ended.REPLACED and visit.next_mark is not None:
-            self._expect(visit.next_mark, waiting)
-            return []
-        for page in waiting:
-            page.reason = page.reason or visit.reason
-        return waiting
+            origin.way += (to,)
 
     # What the engine tells
 
@@ -414,17 +215,17 @@ class InFlight:
             del self._visits[request]  # it stays stored
             return
         visit.reason, visit.may_deal = reason, True
-        self._undecided += 1
+        self.undecided += 1
 
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""
-        if self._undecided and request in self._visits:
+        if request in self._visits:
             self._deal_with(self._visits[request])
 
     def _deal_with(self, visit: Visit) -> None:
         if visit.may_deal:
             visit.reason, visit.may_deal = None, False
-            self._undecided -= 1
+            self.undecided -= 1
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
         """Note an error of a pipeline."""
@@ -444,7 +245,7 @@ class InFlight:
         if not (closes or self._engine.closing):
             self._fail(visit, Reason.of(error, place_of(failure)))
             return
-        self._undecided -= visit.may_deal
+        self.undecided -= visit.may_deal
         del self._visits[request]
         self._report.once(
             logging.INFO,
@@ -455,16 +256,5 @@ class InFlight:
         )
 
     def _fail(self, visit: Visit, reason: Reason) -> None:
-        self._undecided -= visit.may_deal
+        self.undecided -= visit.may_deal
         visit.reason, visit.may_deal = visit.reason or reason, False  # the first one counts
-
-
-def _stored(visits: tuple[Visit, ...]) -> frozenset[Visit]:
-    """Return the stored visits among these, and the roots of the others.
-
-    Those of a single one are shared and not copied, as a chain of pages in memory may be long.
-    """
-    if len(visits) == 1:
-        (visit,) = visits
-        return visit.roots if visit.taken is None else frozenset(visits)
-    return frozenset[Visit]().union(*(_stored((visit,)) for visit in visits))

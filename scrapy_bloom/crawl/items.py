@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from asyncio import CancelledError
 from codecs import StreamReaderWriter, StreamWriter
 from collections.abc import Collection, Iterator
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
+_SOONEST: Final = 0.1
+"""Seconds until items that could not be written are tried again; they double each time."""
+
+_SLOWEST: Final = 5.0
+
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
 
@@ -40,6 +46,9 @@ class Items:
     :param report: counts and logs failures.
     :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
     :param unclean: whether the last run may have been killed, so that feeds may be cut off.
+
+    Attributes:
+        failing: whether some could not be written when that was last tried.
     """
 
     def __init__(
@@ -50,16 +59,21 @@ class Items:
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
-        self._failing = False
+        self.failing = False
+        self._again_at, self._pause = 0.0, _SOONEST
         self._feeds = Feeds(crawler, self._export, sync=sync, unclean=unclean)
         crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 
-    async def flush(self) -> bool:
+    async def flush(self, *, at_once: bool = False) -> bool:
         """Flush local feeds, have pipelines flush, and return whether all items are written.
 
         A failure is logged once, until flushing works again.
+
+        :param at_once: whether to try even if it has failed a moment ago.
         """
+        if time.monotonic() < self._again_at and not at_once:
+            return False
         try:
             self._feeds.flush()
             await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
@@ -67,9 +81,12 @@ class Items:
                 raise self._pipelines_error
         except Exception as error:
             self._log_failure(error)
+            self._pause = min(_SLOWEST, 2 * self._pause)
+            self._again_at = time.monotonic() + self._pause
             return False
-        if self._failing:
-            self._failing = False
+        self._pause = _SOONEST
+        if self.failing:
+            self.failing = False
             self._report.info("Items can be written again.")
         return True
 
@@ -126,8 +143,8 @@ class Items:
 
     def _log_failure(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)
-        if not self._failing:
-            self._failing = True
+        if not self.failing:
+            self.failing = True
             self._report.log(
                 logging.ERROR,
                 "Items could not be written out: %s. The crawl continues and retries. Until that"

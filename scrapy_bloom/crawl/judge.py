@@ -7,9 +7,8 @@ is judged alike either way: :meth:`Judge.check` returns its verdict, or a Deferr
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -17,7 +16,8 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.identity import Identifier, MarkChain
 from scrapy_bloom.crawl.ledger import Ledger
-from scrapy_bloom.crawl.report import Report, Verdict, give_up
+from scrapy_bloom.crawl.redirects import Dropped
+from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.settings import MAX_AGE
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 # A global is faster to look up than an enum member.
 NEW, SEEN = Verdict.NEW, Verdict.SEEN
 EXEMPT, ERROR = Verdict.REDIRECT_EXEMPT, Verdict.ERROR
-
-MOST_DROPPED: Final = 10_000
-"""How many dropped redirects are remembered; beyond that, the oldest is discarded."""
 
 Ask = Callable[[bytes, float | None], "bool | Deferred[bool]"]
 """Adds a mark; returns whether it was there, at most so many seconds old."""
@@ -50,30 +47,27 @@ class Marks(Protocol):
 class Judge:
     """Judges the requests of one crawl by what is marked.
 
-    Many pages may redirect to one login or error page. The first redirect marks it, and those that
-    come before its response are dropped as seen. If that page is then forgotten, so are the pages
-    that redirected to it: they are marked although they were never parsed.
+    If a page is forgotten, so are those whose redirects to it were dropped: they are marked, and
+    were never parsed.
 
     If a check fails, the verdict is ``ERROR``, and the page is fetched, perhaps twice, but never
     lost.
 
     :param identifier: says what a request is.
     :param report: writes to stats and log.
+    :param marks: what can be forgotten.
 
     Attributes:
-        identifier: as given.
-        marks: what can be forgotten; set once it is open.
         ledger: what has no answer yet.
+        dropped: the redirects that were dropped.
     """
 
-    marks: Marks
-
-    def __init__(self, crawler: Crawler, identifier: Identifier, report: Report) -> None:
-        self._crawler, self.identifier, self._report = crawler, identifier, report
-        self._identify = identifier.identify
-        self.ledger = Ledger()
-        # Dropped redirects: the mark of their target, and those of the pages on the way.
-        self._dropped: deque[tuple[bytes, MarkChain]] = deque(maxlen=MOST_DROPPED)
+    def __init__(
+        self, crawler: Crawler, identifier: Identifier, report: Report, marks: Marks
+    ) -> None:
+        self._crawler, self._identifier, self._report = crawler, identifier, report
+        self._identify, self._marks = identifier.identify, marks
+        self.ledger, self.dropped = Ledger(), Dropped()
 
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
         """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
@@ -107,7 +101,7 @@ class Judge:
         it is linked to, and the crawl might never end.
         """
         try:
-            return self.identifier.max_age(request)
+            return self._identifier.max_age(request)
         except SettingError as error:
             self._report.once(
                 logging.ERROR,
@@ -133,14 +127,14 @@ class Judge:
     def _drop(self, request: Request, mark: bytes, steps: tuple[str, ...]) -> Verdict:
         """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
         if CHAIN in request.meta:
-            self._dropped.append((mark, self.identifier.before(request)))
+            self.dropped.note(self._identifier.before(request), mark)
         self._report.count(SEEN, steps)
         return SEEN
 
     def _fail(self, request: Request, error: Exception) -> Verdict:
         """Return the verdict on a request that could not be checked; log and count it."""
         if isinstance(error, BloomError) and not isinstance(error, SettingError):  # of the filter
-            give_up(self._crawler, self._report, error)
+            end_crawl(self._crawler, self._report, error)
         else:
             self._report.check_failed(request, error)
         self._report.count(ERROR)
@@ -154,8 +148,8 @@ class Judge:
         Pages that redirected to it are forgotten as well, even if those redirects were dropped.
         """
         try:
-            chain = self.identifier.chain_of(request)
-            known = any(mark in self.marks for mark in chain)
+            chain = self._identifier.chain_of(request)
+            known = any(mark in self._marks for mark in chain)
         except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
             return False
@@ -171,9 +165,9 @@ class Judge:
         :returns: whether it was marked, if that is known at once.
         """
         answers: list[bool] = []
-        for chains in self._following(self.identifier.chain_of(request)):
+        for chains in self._following(self._identifier.chain_of(request)):
             for chain in chains:
-                answer = self.marks.forget_many(chain)
+                answer = self._marks.forget_many(chain)
                 if isinstance(answer, Deferred):
                     answer.addBoth(self._withdrawn, self.ledger.ask())
                 else:
@@ -192,18 +186,14 @@ class Judge:
         chains = [chain]
         while chains:
             yield chains
-            marks, dropped = {mark for chain in chains for mark in chain}, self._dropped
-            chains = [before for target, before in dropped if target in marks]
-            if chains:
-                others = (each for each in dropped if each[0] not in marks)
-                self._dropped = deque(others, maxlen=MOST_DROPPED)
+            chains = self.dropped.pop_leading_to({mark for chain in chains for mark in chain})
 
     async def _forget(self, request: Request, chain: MarkChain) -> None:
         """Forget a page, and those that follow it; no page in flight is done before that."""
         question = self.ledger.ask()
         try:
             for chains in self._following(chain):
-                answers = [self.marks.forget_many(each) for each in chains]
+                answers = [self._marks.forget_many(each) for each in chains]
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer
                     self._report.add(stats.FORGOTTEN if any(known) else stats.NOT_FORGOTTEN)

@@ -9,15 +9,13 @@ import heapq
 import itertools
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from scrapy_bloom.errors import SettingError
-from scrapy_bloom.values import counted, read_age
+from scrapy_bloom.values import LONGEST, counted, read_age
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -32,9 +30,6 @@ DELAY: Final = "bloom_delay"
 
 REST: Final = 5.0
 """A crawl is idle while nothing may be sent for so many seconds."""
-
-_FAR: Final = 1e9
-"""Seconds. What waits for longer may wait for ever, and dates end in the year 9999."""
 
 
 def pop_due(request: Request, report: Report) -> float:
@@ -61,7 +56,7 @@ def report_rest(report: Report, count: int, due: float) -> None:
     :param count: how many requests wait.
     :param due: until when, by ``time.monotonic()``.
     """
-    seconds = min(_FAR, due - time.monotonic())
+    seconds = min(LONGEST, due - time.monotonic())
     until = datetime.now().astimezone() + timedelta(seconds=seconds)
     report.info(
         f"Nothing can be fetched before {until:%Y-%m-%d %H:%M:%S}: {counted(count, 'request')}"
@@ -97,66 +92,6 @@ class Waiting(Generic[T]):
     def next_due(self) -> float:
         """When the next one's time comes; infinite if none waits."""
         return self._heap[0][0] if self._heap else inf
-
-
-class Memory:
-    """Requests that cannot be stored: they wait in this process.
-
-    :param queue: Scrapy's queue, which orders those that may be sent; else the oldest comes first.
-    """
-
-    def __init__(self, queue: Any = None) -> None:
-        self._queue = queue
-        self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
-        self._waiting: Waiting[Request] = Waiting()
-
-    def __len__(self) -> int:
-        return len(self._due) + len(self._queue or ()) + len(self._waiting)
-
-    def push(self, request: Request, due: float) -> None:
-        """Add a request.
-
-        :param due: before when it must not be sent; 0 for no such time.
-        """
-        if due:
-            self._waiting.push(due, request)
-        else:
-            self._add(request)
-
-    def _add(self, request: Request) -> None:
-        if self._queue is not None:
-            with suppress(Exception):  # no slot, say: the downloader reports what is wrong
-                self._queue.push(request)
-                return
-        self._due.append(request)
-
-    def is_due(self, soon: float) -> bool:
-        """Return whether one may be sent in so many seconds."""
-        return bool(self._due or self._queue) or self.next_due <= time.monotonic() + soon
-
-    def pop(self, held_until: Callable[[Request], float]) -> Request | None:
-        """Remove and return the next one that may be sent, None if none may.
-
-        :param held_until: returns until when the slot of a request is left alone, 0 if it is not.
-        """
-        for request in self._waiting.pop_due(len(self._waiting)):
-            self._add(request)
-        while self._due or self._queue:
-            request = self._due.popleft() if self._due else self._queue.pop()
-            if not (until := held_until(request)):
-                return request
-            self._waiting.push(until, request)
-        return None
-
-    @property
-    def later(self) -> int:
-        """How many wait for their time."""
-        return len(self._waiting)
-
-    @property
-    def next_due(self) -> float:
-        """When the next one's time comes; infinite if none waits for it."""
-        return self._waiting.next_due
 
 
 class Holds(dict[T, float]):

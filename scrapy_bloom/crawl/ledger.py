@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from scrapy_bloom.crawl.in_flight import Visit
+from scrapy_bloom.crawl.visit import Visit
 
 
 class Ledger:

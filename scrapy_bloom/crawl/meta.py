@@ -26,20 +26,18 @@ _MOST: Final = 1_000
 class MetaKeys:
     """Warns, once a crawl, of each mistyped key.
 
-    Most requests have keys that were looked at before, which takes a tenth of a microsecond.
+    Attributes:
+        known: those that were looked at. Most requests have only such, which is quickly asked.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._known: set[Any] = {*_THEIRS, *_OURS}
+        self.known: set[Any] = {*_THEIRS, *_OURS}
 
-    def check(self, meta: Mapping[Any, Any]) -> None:
-        """Look at the keys of a request."""
-        known = self._known
-        if meta.keys() <= known or len(known) > _MOST:
-            return
-        for key in meta.keys() - known:
-            known.add(key)
+    def learn(self, meta: Mapping[Any, Any]) -> None:
+        """Look at the keys of a request that are not known."""
+        for key in meta.keys() - self.known if len(self.known) < _MOST else ():
+            self.known.add(key)
             if isinstance(key, str) and key.startswith(_PREFIX):
                 theirs = [each.removeprefix(_PREFIX) for each in _THEIRS]
                 close = get_close_matches(key.removeprefix(_PREFIX), theirs, n=1)

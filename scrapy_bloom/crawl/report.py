@@ -48,9 +48,6 @@ _STATS: Final = {
 }
 
 
-MOST_KINDS: Final = 100
-"""Kinds of failures that are counted apart."""
-
 _SENT: Final = "scheduler/dequeued"  # of Scrapy's stats
 _MANY: Final = 10  # pages that are redirected to one target before it is named
 _MOST_TARGETS: Final = 10_000
@@ -74,7 +71,8 @@ class Report:
     def __init__(self, crawler: Crawler) -> None:
         assert crawler.stats is not None  # Scrapy makes it before any component
         self._crawler = crawler
-        self._collector = crawler.stats
+        # Scrapy looks at each access to a method of its collector.
+        self._inc_value, self._collector = crawler.stats.inc_value, crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
         self._steps: Counter[str] = Counter()
         self._total = 0
@@ -82,8 +80,7 @@ class Report:
         self._noun = "Bloom filter"  # for the log
         self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
-        self._gave_up = False
-        self._kinds: set[str] = set()  # of failures that have a stat
+        self._ends = False
         self._walls = 0
         self.account: Account | None = None
         self.unlisted: Counter[str] = Counter()
@@ -104,9 +101,7 @@ class Report:
 
     def failed(self, kind: str) -> None:
         """Count a page that has failed."""
-        if len(self._kinds) < MOST_KINDS:
-            self._kinds.add(kind)
-        self.inc(stats.FAILED.key.format(kind=kind if kind in self._kinds else "others"))
+        self.inc(stats.FAILED.key.format(kind=kind))
 
     def redirected(self, request: Request) -> None:
         """Count a page that was redirected to one that was seen; warn if one takes many of them."""
@@ -155,7 +150,10 @@ class Report:
 
     def inc(self, key: str, count: int = 1) -> None:
         """Add to one of Scrapy's stats."""
-        self._collect("inc_value", key, count)
+        try:
+            self._inc_value(key, count)
+        except Exception as error:  # the collector may be third-party
+            self.stats_failed(error)
 
     def set(self, stat: Stat, value: float) -> None:
         """Set one of our stats, rounded to three decimals."""
@@ -241,7 +239,7 @@ class Report:
             self._warn_if_all_was_seen(checked)
         if not (self._opened or checked):
             return
-        account = None if self._gave_up else self.account  # else it is not known what is stored
+        account = None if self._ends else self.account  # else it is not known what is stored
         text = str(account.with_failed(self.unlisted)) if account is not None else ""
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
@@ -297,7 +295,7 @@ class Report:
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once per crawl."""
-        if not self._gave_up:  # else that was logged
+        if not self._ends:  # else that was logged
             self.once(
                 logging.ERROR,
                 "Could not check whether %s is a duplicate, so it is let through. More such errors"
@@ -306,6 +304,16 @@ class Report:
                 stats.ERRORS.key,
                 failure=error,
             )
+
+    def unexpected(self, error: Exception) -> None:
+        """Count an error that nobody expects, and log the first one of a crawl."""
+        self.add(stats.COMMIT_ERRORS)
+        self.once(
+            logging.ERROR,
+            "Unexpected error: %s. The crawl continues and retries.",
+            error,
+            failure=error,
+        )
 
     def not_forgotten(self, request: Request, error: Exception) -> None:
         """Count a page that could not be forgotten, and log the first one of a crawl."""
@@ -331,11 +339,11 @@ class Report:
         """Log an error's message, without a traceback."""
         self.log(logging.ERROR, "%s", error)
 
-    def gave_up(self, error: BloomError) -> bool:
+    def ends(self, error: BloomError) -> bool:
         """Log why the crawl cannot continue; return False if that was logged before."""
-        if self._gave_up:
+        if self._ends:
             return False
-        self._gave_up = True
+        self._ends = True
         self.error(error)
         return True
 
@@ -374,12 +382,12 @@ class Report:
             return value
 
 
-def give_up(crawler: Crawler, report: Report, error: BloomError) -> None:
+def end_crawl(crawler: Crawler, report: Report, error: BloomError) -> None:
     """Log why a crawl cannot continue, and close the spider. Later calls do nothing.
 
     Use it in the middle of a crawl, where raising would lose a request.
     """
-    if report.gave_up(error):
+    if report.ends(error):
         try:
             close_spider(crawler, error.reason)
         except Exception as failure:  # an engine error; the crawl continues

@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import Ended, Reason
-from scrapy_bloom.crawl.report import give_up
+from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
@@ -80,7 +80,6 @@ class LocalBackend(Backend):
         self._report, self._engine = crawl.report, crawl.engine
         self._start_id = crawl.identifier.start_id
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
-        self._kept_marks = job.store.marks.withheld = crawl.in_flight.kept_marks
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
@@ -190,10 +189,10 @@ class LocalBackend(Backend):
         self._changed()
         return self._store.filter.forget_many(marks)
 
-    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:  # noqa: ARG002 - either way
+    def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
         """Record marks that the next run must not know, or may again."""
         self._changed()
-        self._store.marks.withheld_changed(marks)
+        self._store.marks.withhold(marks, is_over=is_over)
 
     def take(self) -> tuple[Request, Taken] | None:
         if self.broken or not self._queues.has_room:
@@ -347,7 +346,7 @@ class LocalBackend(Backend):
         if self.broken:  # the file is left as it is
             self._job.abandon()
         info = self._store.filter.info()  # minus what the next run will not know
-        self._report.describe(replace(info, items=info.items - len(self._kept_marks)))
+        self._report.describe(replace(info, items=info.items - len(self._store.marks.withheld)))
         self._report.set(stats.WAITING, len(self._store))
         self._report.flush()
         return stored
@@ -427,7 +426,7 @@ class LocalBackend(Backend):
             self.broken = True
             exit_with_error_code(self._crawler)
             write_no_state(self._crawler)  # it would not be that of the last commit
-            give_up(self._crawler, self._report, error)
+            end_crawl(self._crawler, self._report, error)
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

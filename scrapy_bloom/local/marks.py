@@ -9,7 +9,8 @@ replaying it is harmless. Item counts are stored with each commit; a replay does
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, Final
@@ -60,8 +61,8 @@ class Marks:
     Attributes:
         journal: as above, at the last commit.
         sweeping: whether obsolete rows may be left.
-        withheld: fingerprints that the next run must fetch, although they are marked: their
-            requests are in memory only. Say with :meth:`withheld_changed` what has changed in it.
+        withheld: fingerprints that the next run must fetch, although they are marked: how many of
+            their requests are in memory only.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Marks:
     ) -> None:
         self._filter, self._database = filter_, database
         self.journal = journal
-        self.withheld: Container[bytes] = ()
+        self.withheld: Counter[bytes] = Counter()
         self._changes = filter_.changes = filter_.changes or Changes()
         self._pass: Pass | None = None
         self._stored: set[tuple[Any, ...]] = {*file.rows(database, "slices")}
@@ -93,9 +94,13 @@ class Marks:
         """Whether a pass is writing blocks."""
         return self._pass is not None
 
-    def withheld_changed(self, fingerprints: Iterable[bytes]) -> None:
-        """Record that these may have come to :attr:`withheld`, or gone."""
-        self._changes.again.update(fingerprints)
+    def withhold(self, fingerprints: Iterable[bytes], *, is_over: bool = False) -> None:
+        """Record that the next run must fetch these, or that one request for each is done."""
+        for each in fingerprints:
+            self.withheld[each] += -1 if is_over else 1
+            if not self.withheld[each]:
+                del self.withheld[each]
+            self._changes.again.add(each)
 
     def write_blocks_only(self) -> None:
         """Collect no marks for the journal: passes write all that has changed."""

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy.utils.job import job_dir
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.orders import forget_page
 from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
@@ -35,21 +33,22 @@ class PlainFilter:
     :raises BloomError: if the crawl cannot be filtered as configured. Nothing is changed.
 
     Attributes:
-        checks: checks the requests.
+        identifier: says what a request is.
+        filter: answers whether it was seen.
         emptied: whether it has been emptied; no one else uses it.
     """
 
     def __init__(self, crawler: Crawler, spider: str, report: Report, *, unclean: bool) -> None:
         settings = Settings.of(crawler)
         self._report = report
-        identifier = Identifier(crawler, settings)
+        self.identifier = identifier = Identifier(crawler, settings)
         fingerprinter = identifier.fingerprinter
         digests = fingerprinter.digests
         folder = None if is_inspection_command(crawler) else job_dir(crawler.settings)
         self.emptied = False
         self._job: Job | None = None
         if folder is None:
-            self._filter = memory = new_filter(settings, digests=digests)
+            self.filter = memory = new_filter(settings, digests=digests)
             report.opened(
                 "Bloom filter",
                 "in memory only",
@@ -64,17 +63,15 @@ class PlainFilter:
             with job.opening():
                 job.open(settings, digests=digests)
                 job.begin()
-            self._job, self._filter = job, job.store.filter
+            self._job, self.filter = job, job.store.filter
             self._report_opened(job, unclean=unclean)
-        self.checks = Checks(crawler, identifier, report, self._filter)
-        crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     def _report_opened(self, job: Job, *, unclean: bool) -> None:
         self._report.opened(
             "Bloom filter",
             f"in {job.path}",
             f"{counted(job.restored, 'page')} known; after a kill the crawl starts over",
-            self._filter.info(),
+            self.filter.info(),
             restored=job.restored,
             unclean=unclean,
         )
@@ -89,12 +86,12 @@ class PlainFilter:
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter
         """Empty the filter; returns True."""
-        self.emptied = self._filter.clear()
+        self.emptied = self.filter.clear()
         return self.emptied
 
     def close(self) -> None:
         """Store the filter and write the final stats."""
-        self._report.describe(self._filter.info())
+        self._report.describe(self.filter.info())
         self._report.flush()
         if self._job is not None and not self._job.close():
             self._report.set(stats.NOT_STORED, 1)

@@ -25,8 +25,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.reading import Reading, Refused
-from scrapy_bloom.crawl.recent import Recent
-from scrapy_bloom.crawl.report import give_up
+from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
@@ -36,6 +35,7 @@ from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
+from scrapy_bloom.redis.recent import Recent
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
     log_paces,
@@ -361,7 +361,7 @@ class RedisBackend(Backend):
     def give_up(self, error: BloomError) -> None:
         self.broken = True
         self._starts.stop()
-        give_up(self._crawler, self._report, error)
+        end_crawl(self._crawler, self._report, error)
 
     def stop(self) -> None:
         self._stopped = True

@@ -7,9 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.at_once import Checks
 from scrapy_bloom.crawl.identity import Identifier
-from scrapy_bloom.crawl.orders import forget_page
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.project import (
@@ -42,7 +40,8 @@ class SharedFilter:
     :raises BloomError: if the crawl cannot be filtered as configured.
 
     Attributes:
-        checks: checks the requests.
+        identifier: says what a request is.
+        filter: answers whether it was seen.
         emptied: whether the last attempt to empty it succeeded.
     """
 
@@ -51,10 +50,10 @@ class SharedFilter:
     ) -> None:
         settings = Settings.of(crawler)
         self._report, self._kept = report, shared_queue
-        self._identifier = identifier = Identifier(crawler, settings)
+        self.identifier = identifier = Identifier(crawler, settings)
         project = project_of(crawler)
         self._key = key_of(settings, spider=spider, project=project, made=crawler.spider)
-        self._filter = RedisFilter(
+        self.filter = RedisFilter(
             server_of(settings),
             self._key,
             plan_of(settings, identifier.fingerprinter, identifier.made_by),
@@ -63,15 +62,15 @@ class SharedFilter:
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
-        link = self._filter.link
+        link = self.filter.link
         self._deleted = self.emptied = False
         try:
-            if (empty or not shared_queue) and not self._filter.worker.made:
-                self.emptied = self._filter.clear()
+            if (empty or not shared_queue) and not self.filter.worker.made:
+                self.emptied = self.filter.clear()
         except BaseException:
-            self._filter.close()
+            self.filter.close()
             raise
-        report_opened(report, identifier, link, self._filter.worker)
+        report_opened(report, identifier, link, self.filter.worker)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
@@ -79,8 +78,6 @@ class SharedFilter:
                 f"Bloom filter in Redis at {link.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
-        self.checks = Checks(crawler, identifier, report, self._filter)
-        crawler.signals.connect(self.checks.forget, signal=forget_page)
 
     @contextmanager
     def asked(self, requests: Iterable[Request]) -> Iterator[None]:
@@ -89,11 +86,11 @@ class SharedFilter:
         for request in requests:
             if not request.dont_filter:
                 with suppress(Exception):  # the check reports it
-                    marks.append(self._identifier.fingerprinter.fingerprint(request))
+                    marks.append(self.identifier.fingerprinter.fingerprint(request))
         with ExitStack() as context:
             if len(marks) > 1:
                 with suppress(Exception):  # likewise
-                    context.enter_context(self._filter.asked(marks))
+                    context.enter_context(self.filter.asked(marks))
             yield
 
     def clear(self, *, at_end: bool = False) -> bool:
@@ -101,9 +98,9 @@ class SharedFilter:
 
         :param at_end: whether the crawl is over: then the filter is deleted from Redis.
         """
-        self._report.describe(self._filter.worker.info())
+        self._report.describe(self.filter.worker.info())
         try:
-            self.emptied = self._filter.delete() if at_end else self._filter.clear()
+            self.emptied = self.filter.delete() if at_end else self.filter.clear()
         except BloomError as error:
             self._report.error(error)
             self.emptied = False
@@ -113,16 +110,16 @@ class SharedFilter:
     def close(self) -> None:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
-            if self._kept or not self._filter.usable:
-                self._report.describe(self._filter.worker.info())
+            if self._kept or not self.filter.usable:
+                self._report.describe(self.filter.worker.info())
             elif self.clear(at_end=True):
                 self._report.info(
-                    f"{self._filter.worker.place}: deleted, because this was the last worker that"
+                    f"{self.filter.worker.place}: deleted, because this was the last worker that"
                     f" used it, and with this SCHEDULER the requests end with their process. The"
                     f" next crawl fetches all pages again."
                 )
-        for name, value in self._filter.numbers().items():
+        for name, value in self.filter.numbers().items():
             if value and name in stats.FROM_BACKEND:
                 self._report.set(stats.FROM_BACKEND[name], value)
         self._report.flush()
-        self._filter.close()
+        self.filter.close()

@@ -25,7 +25,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.link import MOST_TRIES, Link

@@ -32,7 +32,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.later import Holds
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.values import LONGEST
 

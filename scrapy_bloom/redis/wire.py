@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Ended
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import BATCH

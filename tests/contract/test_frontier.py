@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.outcomes import APART
@@ -371,6 +372,32 @@ def test_an_error_that_nobody_expects_is_logged_once_and_the_exchange_made_again
     assert caplog.records[-1].levelno == logging.ERROR
     crawl.look()
     assert crawl.backend.exchanges == 1
+
+
+def test_a_redirect_to_a_page_that_failed_fails_until_the_backend_has_heard_of_it(
+    calls, monkeypatch
+):
+    """Until then it is dropped as seen, although nobody fetches that page for it."""
+    crawl, failed = Crawling(calls), []
+    wall = Request("https://a.test/wall", meta={ORIGINAL: b"first"})
+    crawl.frontier.enqueue(wall)
+    crawl.engine.working.add(crawl.frontier.next())
+    page, exchange = crawl.begin(), crawl.backend.exchange
+    crawl.engine.yielded_by = lambda _: page
+
+    async def redirect_and_exchange(**state):
+        if page in crawl.engine.working:
+            crawl.frontier.enqueue(wall.copy())
+            crawl.engine.working.remove(page)
+        return await exchange(**state)
+
+    monkeypatch.setattr(crawl.backend, "exchange", redirect_and_exchange)
+    monkeypatch.setattr(crawl.backend, "fail", lambda taken, *_: failed.append(taken.url))
+    crawl.in_flight.raised(Failure(ValueError()), wall)
+    crawl.end(wall)
+    crawl.look()
+    assert failed == [wall.url, page.url]
+    assert not crawl.in_flight.targets.visits
 
 
 def test_what_has_not_begun_goes_back_as_soon_as_the_spider_closes(calls, caplog):

@@ -43,7 +43,7 @@ async def opened_in(job, order=PickleFifoDiskQueue):
     settings = Settings.of(crawler)
     crawl = Crawl(
         *(crawler, Spider("spider"), settings, Report(crawler), engine),
-        *(Identifier(crawler, settings), SimpleNamespace(kept_marks={})),
+        *(Identifier(crawler, settings), None),
     )
     kind = QueueKind.of("", order)
     classes = QueueClasses(ScrapyPriorityQueue, kind, None)

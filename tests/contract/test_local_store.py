@@ -70,7 +70,6 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self):
         fresh = LocalFilter(20, 1e-9, window=self.WINDOW, clock=self.clock)
         self.store = Store(self.path, fresh)
-        self.store.marks.withheld = self.held
 
     @rule(page=st.sampled_from(PAGES))
     def mark(self, page):
@@ -102,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
     def withhold(self, page):
         self.mark(page)
         self.held[page] += 1
-        self.store.marks.withheld_changed([page])
+        self.store.marks.withhold([page])
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -111,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.held.subtract([page])
         if not self.held[page]:
             del self.held[page]
-        self.store.marks.withheld_changed([page])
+        self.store.marks.withhold([page], is_over=True)
 
     @rule(name=st.sampled_from(QUEUES), size=st.sampled_from([0, 5, 500, 20_000]))
     def add(self, name, size):

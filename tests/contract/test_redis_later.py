@@ -8,7 +8,7 @@ import pytest
 from support.internals import clock_of_redis
 from support.queues import left
 
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.reader import Reader

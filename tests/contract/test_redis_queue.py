@@ -16,7 +16,7 @@ from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
 from support.waiting import until
 
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.link import MOST_TRIES

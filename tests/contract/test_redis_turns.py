@@ -12,7 +12,7 @@ from support.lease_times import all_are_well, shift_leases
 from support.queues import left
 from support.waiting import until
 
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.link import MOST_TRIES

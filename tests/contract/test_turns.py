@@ -8,8 +8,7 @@ import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 
-from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.crawl.scrapy.downloads import Downloads
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Downloads, Pace
 from scrapy_bloom.redis import turns as module
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing

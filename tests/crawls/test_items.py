@@ -89,13 +89,13 @@ async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_
     file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
     items, _ = make([SimpleNamespace(file=file)])
     file.write("an item")
-    assert not await items.flush()
-    assert not await items.flush()
+    assert not await items.flush(at_once=True)
+    assert not await items.flush(at_once=True)
     [said] = messages(caplog)
     assert "Items could not be written out: [Errno 28]" in said
     with pytest.raises(OSError, match="No space left"):
         file.close()
-    assert await items.flush()
+    assert await items.flush(at_once=True)
 
 
 # Feeds that are synced

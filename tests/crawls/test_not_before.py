@@ -20,10 +20,10 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom import hold, retry_after
 from scrapy_bloom.crawl import frontier
-from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
+from scrapy_bloom.signals import hold_slot
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 

@@ -12,7 +12,7 @@ from support.internals import is_settled, scheduler_of
 from support.sites import Pages
 
 from scrapy_bloom.crawl.history import CHAIN
-from scrapy_bloom.crawl.orders import forget_page
+from scrapy_bloom.signals import forget_page
 
 pytestmark = pytest.mark.server
 

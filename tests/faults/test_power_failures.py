@@ -159,8 +159,7 @@ def interrupted(tmp_path):
         assert not store.filter.add(PAGES[0])
         store.push(store.queue("0", None), b"of the first page")
         assert not store.filter.add(PAGES[1])
-        store.marks.withheld = {PAGES[1]}
-        store.marks.withheld_changed([PAGES[1]])
+        store.marks.withhold([PAGES[1]])
         store.commit()
         before = len(recorder.steps)
         store.log.checkpoint()

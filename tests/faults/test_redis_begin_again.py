@@ -21,7 +21,7 @@ from support.queues import exchange
 from support.redis_plan import plan_of
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.pace import UNPACED, Pace
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Server, beginning

@@ -112,7 +112,7 @@ def crawl_by(scheduler, crawler):
 
 def filter_in(dupefilter):
     """Return the filter in Redis of a duplicate filter: its calls are made to fail."""
-    return dupefilter._filter._filter
+    return dupefilter._filter.filter
 
 
 def seen_by(filter_):

@@ -55,8 +55,7 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), hol
     job = open_job(folder, requests=True, **options)
     for fingerprint in [*known, *withheld]:
         job.store.filter.add(fingerprint)
-    job.store.marks.withheld = withheld
-    job.store.marks.withheld_changed(withheld)
+    job.store.marks.withhold(withheld)
     for body in [*(stored(Request(url)) for url in urls), *bodies]:
         job.store.push(job.store.queue("0", None), body)
     for url, seconds in waits:

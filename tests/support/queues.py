@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import closing
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.pace import UNPACED
+from scrapy_bloom.crawl.scrapy.downloads import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link

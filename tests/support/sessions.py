@@ -4,6 +4,7 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.dupefilter import Checks
 from scrapy_bloom.local.plain import PlainFilter
 from support.jobs import SPIDER
 
@@ -11,9 +12,11 @@ from support.jobs import SPIDER
 def open_session(settings=None):
     """Return what checks the requests of a crawl, which closes its filter, too; and its crawler."""
     crawler = get_crawler(settings_dict=settings)
-    filter_ = PlainFilter(crawler, SPIDER, Report(crawler), unclean=False)
-    filter_.checks.close = filter_.close
-    return filter_.checks, crawler
+    report = Report(crawler)
+    filter_ = PlainFilter(crawler, SPIDER, report, unclean=False)
+    checks = Checks(crawler, filter_.identifier, report, filter_.filter)
+    checks.close = filter_.close
+    return checks, crawler
 
 
 def page(name, **more):

@@ -15,7 +15,7 @@ from scrapy.utils.test import get_crawler
 from support.crawling import at, crawl
 from support.sites import Pages
 
-from scrapy_bloom.crawl.orders import hold_slot
+from scrapy_bloom.signals import hold_slot
 
 RECIPES = Path(__file__).parents[2] / "docs" / "guides" / "recipes.md"
 

@@ -11,8 +11,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import RetryAfterMiddleware, SettingError, hold, retry_after
-from scrapy_bloom.crawl.orders import hold_slot
 from scrapy_bloom.retry_after import read_wish
+from scrapy_bloom.signals import hold_slot
 
 pytestmark = pytest.mark.each_scrapy
 

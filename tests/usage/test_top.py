@@ -28,7 +28,7 @@ from testbed.localsite import LocalSite
 from scrapy_bloom.commands.top import Rates
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
-from scrapy_bloom.crawl.pace import Pace
+from scrapy_bloom.crawl.scrapy.downloads import Pace
 
 pytest.importorskip("rich")
 from rich.console import Console

@@ -6,17 +6,32 @@ import sys
 import time
 from collections.abc import Callable, Sized
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 
-from scrapy_bloom.crawl.pace import Pace
 from scrapy_bloom.crawl.scrapy.crawler import engine_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+
+
+class Pace(NamedTuple):
+    """How the downloader spaces the requests of a slot.
+
+    Attributes:
+        delay: seconds between two requests.
+        jitter: by how much each delay varies at random, as a share of it: 0.5 is from half to one
+            and a half.
+    """
+
+    delay: float
+    jitter: float
+
+
+UNPACED: Final = Pace(0.0, 0.0)
 
 
 class Downloads:
@@ -128,7 +143,7 @@ def leave_first_slot(request: Request) -> None:
     """
     meta = request.meta
     if "redirect_urls" in meta and "download_slot" in meta:
-        with suppress(TypeError, ValueError):  # they may be anything
+        with suppress(Exception):  # they may be anything
             if meta["download_slot"] in {urlsplit(url).hostname for url in meta["redirect_urls"]}:
                 del meta["download_slot"]
 

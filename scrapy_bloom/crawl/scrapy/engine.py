@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.scrapy.crawler import engine_of
-from scrapy_bloom.crawl.scrapy.downloads import slot_of
+from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot, slot_of
 from scrapy_bloom.errors import BackendError
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ class Engine:
         def watched_handle(result: Any, request: Request) -> Any:
             self._note_output(result, request)
             if isinstance(result, Request):
+                leave_first_slot(result)
                 watcher.replaced(request, result)
             else:
                 self._with_spider.add(request)

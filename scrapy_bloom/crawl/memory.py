@@ -1,0 +1,160 @@
+"""Requests that are only in memory, because they cannot be stored: their callback is a lambda, say.
+
+Only the pages that led to one can yield it again, so none of them is done before it is, and its
+mark is withheld: the next run does not know it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.later import Waiting
+from scrapy_bloom.crawl.outcomes import APART
+from scrapy_bloom.crawl.visit import Visit, stored_among
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from scrapy_bloom.crawl.backend import Backend
+    from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.report import Report
+    from scrapy_bloom.crawl.serialize import Unstorable
+
+
+class Memory:
+    """Keeps requests that cannot be stored, and their marks from the next run until they are done.
+
+    What has failed in memory is stored nowhere, so the pages that led to it must be able to yield
+    it again: its mark is forgotten, an hour later. Until then it stays seen: links between such
+    pages would fetch them without an end.
+
+    :param queue: Scrapy's queue, which orders those that may be sent; else the oldest comes first.
+    :param in_flight: knows which pages led to a request.
+    :param backend: has the marks.
+    :param report: writes to stats and log.
+
+    Attributes:
+        visits: those that are not done, and those that failed in the last hour, by mark.
+    """
+
+    def __init__(self, queue: Any, in_flight: InFlight, backend: Backend, report: Report) -> None:
+        self._queue, self._in_flight = queue, in_flight
+        self._backend, self._report = backend, report
+        self._kept: dict[Request, Visit] = {}
+        self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
+        self._waiting: Waiting[Request] = Waiting()
+        self._failed: deque[tuple[float, Visit]] = deque()
+        self.visits: dict[bytes, list[Visit]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, request: Request, error: Unstorable, due: float) -> None:
+        """Keep a request, and the pages stored that led to it.
+
+        It is copied if the same object waits already or is in flight: the engine keeps a set.
+
+        :param error: why it cannot be stored, and its marks.
+        :param due: before when it must not be sent; 0 for no such time.
+        """
+        origin = self._in_flight.origin_of(request)
+        if origin is not None:
+            self._in_flight.note_kept(origin, request)
+        visit = Visit(None, error.marks, self._in_flight.led_to(request))
+        for mark in visit.marks:
+            self.visits.setdefault(mark, []).append(visit)
+        self._backend.withhold(visit.marks)
+        if request in self._kept or request in self._in_flight:
+            request = request.copy()
+        self._kept[request] = visit
+        self._push(request, due)
+        self._report.add(stats.UNSERIALIZABLE)
+        for stat in ("unserializable", "enqueued", "enqueued/memory"):
+            self._report.inc(f"scheduler/{stat}")
+        self._report.once(
+            logging.WARNING,
+            "Unable to serialize request: %s - reason: %s. It waits in memory. After a kill or a"
+            " stop the page that led to it is fetched again - no more such requests will be logged"
+            " (stats being collected)",
+            request,
+            error.why,
+        )
+        if not visit.parents:
+            self._report.once(
+                logging.WARNING,
+                "%s waits in memory, and no page led to it: after a kill or a stop it is lost"
+                " unless the spider yields it again, as start() does. More such requests are not"
+                " shown.",
+                request,
+            )
+
+    def _push(self, request: Request, due: float) -> None:
+        if due:
+            self._waiting.push(due, request)
+            return
+        if self._queue is not None:
+            with suppress(Exception):  # no slot, say: the downloader reports what is wrong
+                self._queue.push(request)
+                return
+        self._due.append(request)
+
+    def pop(self) -> tuple[Request, Visit] | None:
+        """Remove and return the next request that may be sent, None if none may."""
+        for request in self._waiting.pop_due(len(self._waiting)):
+            self._push(request, 0.0)
+        while self._due or self._queue:
+            request = self._due.popleft() if self._due else self._queue.pop()
+            if not (until := self._backend.held_until(request)):
+                return request, self._kept.pop(request)
+            self._waiting.push(until, request)
+        return None
+
+    def is_due(self, soon: float) -> bool:
+        """Return whether one may be sent in so many seconds."""
+        return bool(self._due or self._queue) or self.next_due <= time.monotonic() + soon
+
+    @property
+    def later(self) -> int:
+        """How many wait for their time."""
+        return len(self._waiting)
+
+    @property
+    def next_due(self) -> float:
+        """When the next one's time comes; infinite if none waits for it."""
+        return self._waiting.next_due
+
+    def note_duplicate(self, mark: bytes, pages: tuple[Visit, ...]) -> None:
+        """Let pages wait that yielded a duplicate: they fail with it.
+
+        Only the stored ones, since one in memory waits for nothing but what it has yielded.
+        """
+        for visit in self.visits.get(mark, ()):
+            for page in stored_among([*pages]) - visit.roots:
+                if visit.hold_up(page):
+                    visit.roots |= {page}
+
+    def end(self, visit: Visit) -> None:
+        """Withhold the marks of a visit no longer: it is done."""
+        for mark in visit.marks:
+            self.visits[mark].remove(visit)
+            if not self.visits[mark]:
+                del self.visits[mark]
+        if visit.marks:
+            self._backend.withhold(visit.marks, is_over=True)
+
+    def fail(self, visit: Visit) -> None:
+        """Record that a visit has failed."""
+        if visit.marks:
+            self._failed.append((time.monotonic() + APART, visit))
+
+    def free_failed(self) -> None:
+        """Make pages eligible again that failed an hour ago."""
+        while self._failed and self._failed[0][0] <= time.monotonic():
+            _, visit = self._failed.popleft()
+            self._backend.forget_many(visit.marks)
+            self.end(visit)
