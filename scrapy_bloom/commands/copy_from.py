@@ -127,7 +127,7 @@ def _has_its_requests(store: Store, folder: Path) -> bool:
 def _of_store(store: Store, project: Project) -> Iterator[StoredRequest]:
     """Yield the requests that wait, and those on the failed list."""
     with file.refusing(store.path):
-        for each in requests_in(store, newest_first=False):
+        for each in requests_in(store):
             if each.damaged:
                 raise file.damaged(store.path, "a request does not match its checksum")
             yield each

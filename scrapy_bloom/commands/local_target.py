@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -278,16 +278,15 @@ class LocalTarget:
 
     def _requests(self) -> Iterator[WaitingRequest]:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
-        newest_first = self._project.queue_kind.newest_first
         with self.reading() as store:
-            for each in requests_in(store, newest_first=newest_first):
+            for each in requests_in(store, self._project.newest_first):
                 yield readable(None if each.damaged else each.body, each.priority, each.date)
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
         line = Line("waiting or in flight", stored_holds(store.meta))
         with store.snapshot():
-            for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
+            for each in requests_in(store, self._project.newest_first):
                 if not each.damaged:
                     place = line.place(each.slot, each.body, each.date)
                     yield Found(each.body, None, place)
@@ -353,8 +352,13 @@ def occupied(name: str, contents: str = "a filter") -> StateError:
     )
 
 
-def requests_in(store: Store, *, newest_first: bool) -> Iterator[StoredRequest]:
-    """Yield all requests, in the order of priorities and of their queues, those that wait last."""
+def requests_in(
+    store: Store, newest_first: Callable[[str], bool] = lambda _: False
+) -> Iterator[StoredRequest]:
+    """Yield all requests, in the order of priorities and of their queues, those that wait last.
+
+    :param newest_first: returns for a queue whether its newest request comes first.
+    """
     queues = sorted(
         (-priority_of(queue.path), queue.path, number)
         for number, queue in store.queues.items()
@@ -362,7 +366,7 @@ def requests_in(store: Store, *, newest_first: bool) -> Iterator[StoredRequest]:
     )
     for negated, path, number in queues:
         slot = store.queues[number].slot
-        for _, body in store.read(number, newest=newest_first):
+        for _, body in store.read(number, newest=newest_first(path)):
             yield StoredRequest(path, slot, -negated, body or b"", damaged=body is None)
     for _, date, priority, body in stored_requests(store):
         yield StoredRequest(LATER, None, priority, body or b"", date, damaged=body is None)
