@@ -29,7 +29,7 @@ REDIRECT_EXEMPT: Final = Stat(
     "bloom/redirect_exempt", "of these, seen before only in their own chain of redirects: crawled"
 )
 ERRORS: Final = Stat("bloom/errors", "of these, not checked because of an error: crawled")
-RESTORED: Final = Stat("bloom/restored", "fingerprints known from earlier runs at the start")
+RESTORED: Final = Stat("bloom/restored", "pages known from earlier runs at the start")
 UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 WITHDRAWN: Final = Stat(
@@ -79,7 +79,7 @@ REQUEUED: Final = Stat(
 FAILED_LIST: Final = Stat("bloom/queue/failed", "pages on the failed list of a crawl in Redis")
 
 FROM_INFO: Final = {
-    "items": Stat("bloom/fingerprints", "fingerprints in the filter, of this run and earlier ones"),
+    "items": Stat("bloom/known", "pages known, from this run and earlier ones"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "expected_lost": Stat(
         "bloom/expected_lost",

@@ -96,7 +96,7 @@ def _failed_table(requests: list[FailedRequest]) -> Iterator[str]:
         )
         for each in requests
     )
-    return table(rows, ("reason", "when", "runs", *(("worker",) if shared else ()), "URL"))
+    return table(rows, ("reason", "when", "failed runs", *(("worker",) if shared else ()), "URL"))
 
 
 def _table(requests: list[WaitingRequest]) -> Iterator[str]:
