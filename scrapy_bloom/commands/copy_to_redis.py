@@ -183,7 +183,7 @@ def _add_failed(
 def _add_account(source: Source, client: Any, header: str, prefix: str) -> None:
     """Note what has become of the pages that have no request any more."""
     if source.account is not None:
-        names = ("done", "redirected")
+        names = ("done", "redirected", "seen")
         client.hset(header, mapping={name: getattr(source.account, name) for name in names})
         if source.account.statuses:
             client.hset(f"{prefix}statuses", mapping={**source.account.statuses})

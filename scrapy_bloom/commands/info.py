@@ -35,9 +35,10 @@ def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
     """
     yield "target", facts["target"]
     yield from owner(facts)
-    yield "pages seen", as_text(facts["items"])
+    yield "pages known", as_text(facts["items"])
     if "account" in facts:
         yield "account", str(Account(**facts["account"]))
+        yield from duplicates(facts)
     if "waiting" in facts:
         waiting = counted(facts["waiting"], "request")
         yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
@@ -68,12 +69,22 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
 
 
+def duplicates(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how many of all links led to pages that were seen before."""
+    account = Account(**facts["account"])
+    if links := account.seen + account.pages:
+        yield "duplicates", f"{account.seen / links:.0%} of {counted(links, 'link')}"
+
+
 def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how the last run of a job has ended, or that it is running."""
+    """Yield how the last run has ended, or that a job is running."""
     if "written" in facts:
         run, written = facts.get("last_run", ""), moment(facts["written"])
+        account = Account(**facts["account"]) if "account" in facts else None
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
+        elif account and run != "killed" and not account.waiting + account.in_flight:
+            yield "last run", f"finished {written}"
         else:
             yield ("last run", f"{run}; last written {written}") if run else ("written", written)
 

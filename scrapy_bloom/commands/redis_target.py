@@ -258,11 +258,13 @@ class RedisTarget:
 
 def _progress(reader: Reader, state: State) -> dict[str, Any]:
     counts = state.counts
+    ended = {"last_run": "no worker is left", "written": state.heard}
     return {
         "waiting": counts.waiting + counts.taken,
         "in_flight": counts.taken,
         "account": reader.account(counts)._asdict(),
         **reader.schedule(_HOSTS),
+        **({} if state.alive else ended),
     }
 
 

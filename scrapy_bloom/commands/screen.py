@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from threading import Event
 from typing import Any, Final
 
-from scrapy_bloom.commands.info import delays, owner, status
+from scrapy_bloom.commands.info import delays, duplicates, owner, status
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.crawl.account import listed
 from scrapy_bloom.errors import MissingLibraryError
@@ -111,6 +111,7 @@ def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Tex
         yield "pages/s", Text.assemble((rate, "bold"), (bars, "green"))
         change = f" ({facts['waiting_per_minute']:+,.0f}/min)"
     yield "pages known", f"{facts['items']:,}"
+    yield from duplicates(facts)
     yield "waiting", f"{account['waiting']:,}{change}"
     yield "in flight", f"{account['in_flight']:,}"
     unparsed = f" ({listed(account['statuses'])} not parsed)" if account["statuses"] else ""

@@ -75,7 +75,7 @@ def test_info_and_why_change_nothing(bloom, target, tmp_path, server):
     assert facts["fingerprinter"] == "scrapy.utils.request.RequestFingerprinter"
     assert "secret" not in json.dumps(facts)
     shown = fields(bloom(f"info {target}")[1])
-    assert (shown["pages seen"], shown["expected lost"]) == ("50", "less than one page")
+    assert (shown["pages known"], shown["expected lost"]) == ("50", "less than one page")
     assert shown["spider"].startswith(SPIDER)
     assert bloom(f"queue {target}")[0] == 2
     assert (everything(tmp_path), everything_in(server, key)) == before
