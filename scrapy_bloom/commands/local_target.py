@@ -16,15 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import (
-    FailedRequest,
-    StoredRequest,
-    WaitingRequest,
-    matches,
-    readable,
-)
+from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Ended
@@ -49,7 +43,7 @@ from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.store import NAME, Store, sizes_in
 
-_UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
+_DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
@@ -80,58 +74,45 @@ class LocalTarget:
         """Return the facts of the filter; times are in seconds since 1970."""
         with self.reading() as store:
             facts = {
-                "target": self.name,
-                **asdict(identity_in(store)),
+                **self.look(),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
-            if PID in store.meta:
-                facts["last_run"] = _last_run(store.meta, clean=store.clean)
-            if store.meta.get(KIND) == REQUESTS:
+            if "account" in facts:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
-                facts |= {
-                    "account": account_in(store)._asdict(),
-                    "waiting": len(store),
-                    "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
-                    "later": len(dates),
-                    "next_due": min(dates, default=None),
-                    "holds": stored_holds(store.meta),
-                }
+                facts |= {"later": len(dates), "next_due": min(dates, default=None)}
         return facts
 
     def look(self) -> dict[str, Any]:
-        """Return how far the crawl is. Marks are not read, and requests are only counted.
-
-        :raises StateError: also if the filter has no requests.
-        """
+        """Return how far the crawl is. Marks are not read, and requests are only counted."""
         self._check_there()
         with file.reading(self.path) as database:
             meta = dict(file.rows(database, "meta"))
-            if meta.get(KIND) != REQUESTS:
-                raise no_requests(self.name)
-            sizes = sizes_in(database)
-            later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
-            failed = reasons_in(database)
-            last_run = _last_run(meta, clean=bool(file.read_counters(database).clean))
-            written, waiting = _last_commit(self.path), sum(sizes.values())
-            in_flight = int(meta.get(IN_FLIGHT, 0))
-        return {
-            "target": self.name,
-            **asdict(identity_of(self.path, meta)),
-            "items": max(0, marks - again),
-            "account": account_of(meta, failed, waiting, in_flight)._asdict(),
-            "waiting": waiting,
-            "in_flight": in_flight,
-            "later": sum(sizes[id_] for id_ in later),
-            "holds": stored_holds(meta),
-            "last_run": last_run,
-            "written": written,
-        }
+            facts = {
+                "target": self.name,
+                **asdict(_identity(self.path, meta)),
+                "items": max(0, marks - again),
+                "written": _last_commit(self.path),
+            }
+            if PID in meta:
+                facts["last_run"] = _last_run(meta, file.read_counters(database).clean)
+            if meta.get(KIND) == REQUESTS:
+                sizes, in_flight = sizes_in(database), int(meta.get(IN_FLIGHT, 0))
+                later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
+                waiting = sum(sizes.values())
+                account = account_of(meta, reasons_in(database), waiting, in_flight)
+                facts |= {
+                    "account": account._asdict(),
+                    "waiting": waiting,
+                    "in_flight": in_flight,
+                    "later": sum(sizes[id_] for id_ in later),
+                    "holds": stored_holds(meta),
+                }
+        return facts
 
     def _check_there(self) -> None:
         if not self.path.exists():
@@ -150,16 +131,13 @@ class LocalTarget:
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
-    def failed(self) -> Iterator[FailedRequest]:
-        """Yield the failed list, and the requests that cannot be read."""
+    def failed(self) -> Iterator[tuple[Failed, Decoded]]:
+        """Yield the failed list."""
         with self.reading() as store:
             for _, failed, _ in store.failed.stored():
-                yield FailedRequest.of(failed or _UNREADABLE)
-        for each in self._requests():
-            if each.problem:
-                yield FailedRequest.of(_UNREADABLE)._replace(request=each)
+                yield failed or _DAMAGED, decoded(failed.body if failed else None)
 
-    def upcoming(self, count: int) -> list[WaitingRequest]:
+    def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
         requests = self._requests()  # those that wait come last there, too, but in no order
         now = [*islice(takewhile(lambda each: not each.not_before, requests), count)]
@@ -182,46 +160,26 @@ class LocalTarget:
 
     # Changing
 
-    def retry(self, reason: str) -> int:
-        """Have the next run fetch what has failed again; return how many requests that are.
+    def settle(self, reason: str, *, put_back: bool) -> int:
+        """Take requests off the failed list; return how many.
 
         :param reason: for which they have failed; empty for any.
+        :param put_back: whether the next run fetches them again; else they count as done.
         """
-        with self._changing(reason) as (store, rows):
-            for id_, failed, start in rows:
-                store.failed.retry(id_, failed, start)
-        return len(rows)
-
-    def drop(self, reason: str) -> int:
-        """Let what has failed count as done; return how many requests these were.
-
-        :param reason: as above.
-        """
-        with self._changing(reason) as (store, rows):
-            done = Ended.DONE.value
-            for id_, failed, start in rows:
+        with self._locked(), self._writing() as store:
+            count, done = 0, Ended.DONE.value
+            for id_, failed, start in [*store.failed.stored()]:
+                if failed is None or not matches(failed.kind, reason):
+                    continue
+                count += 1
+                if put_back:
+                    store.failed.retry(id_, failed, start)
+                    continue
                 store.failed.remove(id_, failed)
                 store.meta[done] = store.meta.get(done, 0) + 1
                 if start is not None:
                     store.starts.set(start, done)
-        return len(rows)
-
-    @contextmanager
-    def _changing(
-        self, reason: str
-    ) -> Iterator[tuple[Store, list[tuple[int, Failed, bytes | None]]]]:
-        """Open the file for a change of what has failed for a reason."""
-        with self.reading():
-            pass  # it is ours
-        with lock_job(self.path.parent), self._writing() as store:
-            yield (
-                store,
-                [
-                    (id_, failed, start)
-                    for id_, failed, start in store.failed.stored()
-                    if failed is not None and matches(failed.kind, reason)
-                ],
-            )
+        return count
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
@@ -230,28 +188,33 @@ class LocalTarget:
         :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
         new = verb == "add" and not self.path.exists()
-        if new:
-            if not self._project.spider:
-                raise SettingError(
-                    f"{self.name}: a new job directory needs the name of its spider: add --spider"
-                    f" NAME."
-                )
-        else:
-            with self.reading():  # nothing is locked if it is not ours
-                pass
-        with lock_job(self.path.parent), self._writing(new=new) as store:
+        if new and not self._project.spider:
+            raise SettingError(
+                f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
+            )
+        with self._locked(new=new), self._writing(new=new) as store:
             forget, add = store.filter.forget_many, store.filter.add
             change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
             yield identity_in(store), change
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        with self.reading():
-            pass  # it is ours
-        with lock_job(self.path.parent):
+        with self._locked():
             self._remove()
 
     # Within
+
+    @contextmanager
+    def _locked(self, *, new: bool = False) -> Iterator[None]:
+        """Lock the file, once it is known to be ours.
+
+        :param new: whether there is none yet.
+        """
+        if not new:
+            with self.reading():
+                pass
+        with lock_job(self.path.parent):
+            yield
 
     @contextmanager
     def _writing(self, *, new: bool = False) -> Iterator[Store]:
@@ -276,11 +239,11 @@ class LocalTarget:
                     self._remove()
                 raise
 
-    def _requests(self) -> Iterator[WaitingRequest]:
+    def _requests(self) -> Iterator[Decoded]:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
         with self.reading() as store:
             for each in requests_in(store, self._project.newest_first):
-                yield readable(None if each.damaged else each.body, each.priority, each.date)
+                yield decoded(None if each.damaged else each.body, each.date)
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
@@ -316,8 +279,11 @@ def _explained(path: Path) -> Iterator[None]:
 
 def identity_in(store: Store) -> Identity:
     """Return what the marks of a file belong to."""
-    meta = store.meta
-    return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
+    return _identity(store.path, store.meta)
+
+
+def _identity(path: Path, meta: dict[str, Any]) -> Identity:
+    return identity_of(path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
 def account_in(store: Store) -> Account:
@@ -332,7 +298,7 @@ def _last_commit(path: Path) -> float:
     return max(each.stat().st_mtime for each in (path, log) if each.exists())
 
 
-def _last_run(meta: Mapping[str, Any], *, clean: bool) -> str:
+def _last_run(meta: Mapping[str, Any], clean: int) -> str:
     """Return how the last run ended, or that it is running, as far as this machine can tell."""
     if clean:
         return "stopped cleanly"

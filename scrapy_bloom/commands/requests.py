@@ -42,7 +42,7 @@ class StoredRequest(NamedTuple):
     damaged: bool = False
 
 
-class WaitingRequest(NamedTuple):
+class Decoded(NamedTuple):
     """A stored request, as far as it can be decoded without executing project code.
 
     Attributes:
@@ -55,7 +55,7 @@ class WaitingRequest(NamedTuple):
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
     """
 
-    priority: int
+    priority: int = 0
     method: str = ""
     url: str = ""
     depth: int = 0
@@ -64,56 +64,18 @@ class WaitingRequest(NamedTuple):
     not_before: float = 0.0
 
 
-class FailedRequest(NamedTuple):
-    """A request on the failed list.
-
-    Attributes:
-        reason: a status, the name of an exception, or what no worker has told.
-        url: as in what follows.
-        date: when it failed, in seconds since 1970; 0 if that is not known.
-        tries: in how many runs it has failed, as far as they count; of one that workers died with,
-            how many.
-        worker: which one has said so; empty in a job directory.
-        message: what the exception says.
-        request: the rest of what can be decoded.
-    """
-
-    reason: str
-    url: str
-    date: float
-    tries: int
-    worker: str
-    message: str
-    request: WaitingRequest
-
-    @classmethod
-    def of(cls, failed: Failed, priority: int = 0, *, in_redis: bool = False) -> FailedRequest:
-        """Return a row of the failed list for display."""
-        kind, message, date, tries, worker, body = failed
-        request = readable(body, priority, in_redis=in_redis)
-        return cls(kind, request.url, date, tries, worker, message, request)
-
-    def facts(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        known = {**self._asdict(), **self.request._asdict()}
-        del known["request"], known["not_before"]
-        return known
-
-
 def matches(kind: str, reason: str) -> bool:
     """Return whether a request failed for a reason: ``ValueError`` is one in any callback, too."""
     return not reason or kind == reason or kind.startswith(f"{reason} ")
 
 
-def readable(
-    body: bytes | None, priority: int, not_before: float = 0.0, *, in_redis: bool = False
-) -> WaitingRequest:
+def decoded(body: bytes | None, not_before: float = 0.0, *, in_redis: bool = False) -> Decoded:
     """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
     :param in_redis: whether it comes from there: a stranger's ``marshal`` may crash Python.
     """
-    request = WaitingRequest(priority, not_before=not_before)
+    request = Decoded(not_before=not_before)
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
@@ -122,6 +84,7 @@ def readable(
         fields = _fields(body)
         depth = (fields.get("meta") or {}).get("depth")
         return request._replace(
+            priority=int(fields.get("priority", 0)),
             method=str(fields.get("method", "GET")),
             url=str(fields["url"]),
             depth=depth if isinstance(depth, int) else 0,
