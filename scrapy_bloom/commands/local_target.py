@@ -255,7 +255,7 @@ class LocalTarget:
                     yield Found(each.body, None, place)
             for _, failed, start in store.failed.stored():
                 if failed is not None:
-                    yield Found(failed.body, start, Place.failed(failed))
+                    yield Found(failed.body, start, Place.of_failed(failed))
 
     def _create(self) -> Store:
         project = self._project

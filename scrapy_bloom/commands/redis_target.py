@@ -40,6 +40,9 @@ _HOSTS: Final = 5
 _SLOTS: Final = 100
 """How many hosts are counted at each look, of those that are next and of those left alone."""
 
+COPYING: Final = "copying"
+"""Field of a header: not empty while what is there is an incomplete copy."""
+
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
 
@@ -221,9 +224,8 @@ class RedisTarget:
 
         :raises StateError: if it is not.
         """
-        # A header that expires is that of an interrupted copy.
         if Reader(worker, self.key).state() and (
-            worker.client.ttl(self.key) <= 0 or delete(worker, self.key, note=False)
+            not worker.client.hget(self.key, COPYING) or delete(worker, self.key, note=False)
         ):
             raise occupied(self.name)
         for _ in growth.free_keys(worker, self.key):  # left by a deletion that was interrupted
@@ -272,7 +274,7 @@ def _begun(finder: Finder) -> Iterator[Found]:
         place = Place("in flight", worker=worker, seconds=seconds)
         yield Found(_if_pickle(each.body), each.fingerprint, place)
     for _, failed, request in finder.failed():
-        yield Found(_if_pickle(request.body), request.fingerprint, Place.failed(failed))
+        yield Found(_if_pickle(request.body), request.fingerprint, Place.of_failed(failed))
 
 
 def _if_pickle(body: bytes) -> bytes:

@@ -53,6 +53,7 @@ class Decoded(NamedTuple):
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
+        slot: its download slot if it has chosen one, else its host.
     """
 
     priority: int = 0
@@ -62,6 +63,7 @@ class Decoded(NamedTuple):
     callback: str = ""
     problem: str = ""
     not_before: float = 0.0
+    slot: str = ""
 
 
 def matches(kind: str, reason: str) -> bool:
@@ -82,11 +84,13 @@ def decoded(body: bytes | None, not_before: float = 0.0, *, in_redis: bool = Fal
         if in_redis and body[:1] != pickle.PROTO:
             raise ValueError("it is not a pickle")
         fields = _fields(body)
-        depth = (fields.get("meta") or {}).get("depth")
+        meta = fields.get("meta") or {}
+        depth, url = meta.get("depth"), str(fields["url"])
         return request._replace(
             priority=int(fields.get("priority", 0)),
             method=str(fields.get("method", "GET")),
-            url=str(fields["url"]),
+            url=url,
+            slot=str(meta.get("download_slot") or urlsplit(url).hostname or ""),
             depth=depth if isinstance(depth, int) else 0,
             callback=str(fields.get("callback") or ""),
         )
@@ -123,24 +127,6 @@ def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[lis
         return [fingerprint(request), *chain], bytes(meta.get(ORIGINAL, b""))
     except Exception:  # whatever it is made of, the crawl reads it
         return [], b""
-
-
-def priority_in(body: bytes) -> int:
-    """Return Scrapy's priority of a stored request, if it can be decoded."""
-    try:
-        return int(_fields(body).get("priority", 0))
-    except Exception:  # whatever it is made of, the crawl reads it
-        return 0
-
-
-def slot_in(body: bytes) -> bytes:
-    """Return the download slot of a stored request, if it can be decoded; else the host."""
-    try:
-        fields = _fields(body)
-        slot = (fields.get("meta") or {}).get("download_slot")
-        return str(slot or urlsplit(str(fields["url"])).hostname or "").encode()
-    except Exception:  # whatever it is made of, the crawl reads it
-        return b""
 
 
 def for_redis(body: bytes, reading: Reading) -> bytes:

@@ -176,7 +176,7 @@ def interrupt():
 
 def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server, monkeypatch):
     kept(work_dir)
-    target = f"{server.url}#{(key := next(keys))}"
+    target = f"{server.url}#{next(keys)}"
     before = contents(work_dir)
     with monkeypatch.context() as patched:
         during(patched, ("GET", "SET"), 1, interrupt)
@@ -184,8 +184,6 @@ def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server,
     assert told == (130, [], ["scrapy bloom copy: interrupted"])
     assert contents(work_dir) == before
     assert bloom(f"info {target}")[0] == 2
-    # Bits that were on their way may come when all else is deleted.
-    assert all(server.client().ttl(name) > 0 for name in everything_in(server, key))
     assert bloom(f"copy kept {target}")[0] == 0
 
 

@@ -468,7 +468,9 @@ def kill_copy(moment, source, target):
         "scrapy_bloom.commands.copy_to_redis:_copy_slices:after:1",
     ],
 )
-def test_a_killed_copy_into_redis_is_no_crawl_and_expires(tmp_path, bloom, server, moment):
+def test_a_killed_copy_into_redis_is_no_crawl_and_the_next_one_replaces_it(
+    tmp_path, bloom, server, moment
+):
     job = scrapys(tmp_path / "job", "theirs")
     before = contents(job)
     target = f"{server.url}#{(key := next(keys))}"
@@ -477,8 +479,11 @@ def test_a_killed_copy_into_redis_is_no_crawl_and_expires(tmp_path, bloom, serve
     assert bloom(f"queue {target}")[0] == 2  # the plan has no requests: no crawl joins it
     there = everything_in(server, key)
     assert len(there) > 2
-    assert all(server.client().ttl(name) > 0 for name in there)
     code, _, (error,) = bloom(f"copy {job} {target} --spider {SPIDER} --stopped")
     assert (code, "found a filter, expected nothing" in error) == (2, True)  # it has a lease
     server.client().hdel(key, *(name for name in server.client().hkeys(key) if b":" in name))
     assert bloom(f"copy {job} {target} --spider {SPIDER} --stopped")[0] == 0
+    slices = {name for name in there if b"." in name}
+    assert not slices & everything_in(server, key).keys()
+    code, _, (error,) = bloom(f"copy {job} {target} --spider {SPIDER} --stopped")
+    assert (code, "found a filter, expected nothing" in error) == (2, True)  # it is whole
