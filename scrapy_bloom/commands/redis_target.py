@@ -18,7 +18,6 @@ from scrapy_bloom.commands.requests import Decoded, decoded, matches
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.client import Server
@@ -27,7 +26,7 @@ from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.key import SharedKey, Surprise, delete
 from scrapy_bloom.redis.member import Taken
-from scrapy_bloom.redis.plan import KEY_BLOCKS, Plan
+from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
@@ -119,9 +118,7 @@ class RedisTarget:
             "project": state.plan.project,
             **asdict(state.info()),
             "forgotten": sum(row.again for row in state.slices),
-            "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
             "workers_alive": len(state.alive),
-            "workers_silent": len(state.leases) - len(state.alive),
         }
         if state.plan.order:
             counts = state.counts
