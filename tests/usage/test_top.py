@@ -266,6 +266,13 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
     assert lines[2].startswith(f"last run     finished {finished} ")
 
 
+def test_a_killed_run_has_counted_its_duplicates(bloom, project):
+    with LocalSite(pages=120, links=6) as site:
+        project.kill_at(60, site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
+    account = told(bloom, project.job)["account"]
+    assert account["seen"] > account["done"] > 0
+
+
 @pytest.mark.usefixtures("short_leases")
 def test_the_duplicates_of_all_workers_are_counted(bloom, server, tmp_path):
     server.client().flushall()
