@@ -103,12 +103,10 @@ class LocalTarget:
             if meta.get(KIND) == REQUESTS:
                 sizes, in_flight = sizes_in(database), int(meta.get(IN_FLIGHT, 0))
                 later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
-                waiting = sum(sizes.values())
-                account = account_of(meta, reasons_in(database), waiting, in_flight)
+                stored = sum(sizes.values())
+                account = account_of(meta, reasons_in(database), stored, in_flight)
                 facts |= {
                     "account": account._asdict(),
-                    "waiting": waiting,
-                    "in_flight": in_flight,
                     "later": sum(sizes[id_] for id_ in later),
                     "holds": stored_holds(meta),
                 }

@@ -46,7 +46,7 @@ def run(args: Namespace, project: Project) -> int:
         show(args, {name: count}, [f"{counted(count, 'request')} {said}"])
         return 0
     facts = target.info()
-    if "waiting" not in facts:
+    if "account" not in facts:
         raise no_requests(target.name)
     if args.failed:
         failed = (each for each in target.failed() if matches(each[0].kind, args.reason))
@@ -56,9 +56,11 @@ def run(args: Namespace, project: Project) -> int:
         show(args, facts, _failed_lines(args, shown, count))
         return 1 if count else 0
     first = target.upcoming(args.peek)
-    summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")}
-    waiting = counted(facts["waiting"], "request")
-    lines = [f"{waiting} to be fetched, {facts['in_flight']:,} of them in flight"]
+    waiting, in_flight = facts["account"]["waiting"], facts["account"]["in_flight"]
+    summary = {name: facts[name] for name in ("later", "next_due")}
+    summary |= {"waiting": waiting, "in_flight": in_flight}
+    requests = counted(waiting + in_flight, "request")
+    lines = [f"{requests} to be fetched, {in_flight:,} of them in flight"]
     if facts["later"]:
         due = moment(facts["next_due"])
         lines.append(f"{facts['later']:,} of them delayed; the next is due at {due}")

@@ -121,13 +121,8 @@ class RedisTarget:
             "workers_alive": len(state.alive),
         }
         if state.plan.order:
-            counts = state.counts
-            facts |= {
-                "waiting": counts.waiting + counts.taken,
-                "in_flight": counts.taken,
-                "account": reader.account(counts)._asdict(),
-                **reader.schedule(_HOSTS),
-            }
+            account = reader.account(state.counts)._asdict()
+            facts |= {"account": account, **reader.schedule(_HOSTS)}
             if not state.alive:
                 facts |= {"last_run": "no worker is left", "written": state.heard}
         return facts

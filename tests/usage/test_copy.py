@@ -351,7 +351,7 @@ def test_a_crawl_is_copied_with_its_requests_and_its_marks(tmp_path, bloom, serv
     assert there | ({URLS[0]} if name == "a job of ours" else set()) == {*URLS}
     assert bloom(f"why {target} {' '.join(URLS)}")[0] == 0
     facts = told(bloom, target)
-    assert (facts["spider"], facts["waiting"]) == (SPIDER, 20)
+    assert (facts["spider"], facts["account"]["waiting"]) == (SPIDER, 20)
     if name == "a job of ours":
         assert (facts["later"], [*facts["holds"]]) == (1, ["busy.test"])
     old = {path: found for path, found in contents(tmp_path).items() if path.parts[0] != "new"}
