@@ -29,7 +29,7 @@ help:
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
 	@echo "make docs    write the tables of docs, and build the site in build/site"
-	@echo "make bench   measure everything (an hour) and write the figures of docs"
+	@echo "make bench   measure everything (40 minutes) and write the figures of docs"
 	@echo "make bench-quick, bench-NAME    the same on a small scale, on the screen only; or one part of it"
 	@echo "make matrix    stop, kill and resume crawls on each Python found and each minor Scrapy"
 	@echo "make clean   remove what the others made"

@@ -23,19 +23,17 @@ class Made:
 
     Attributes:
         add: checks and adds.
-        has: only checks; None where it never errs.
         size: its bytes now, where it can tell; else None, and the process's growth has to.
     """
 
     add: Add
-    has: Callable[[bytes], bool] | None = None
     size: Callable[[], int] | None = None
 
 
 def ours(items: int, rate: float) -> Made:
     """Make our filter for Scrapy's fingerprints."""
     seen = LocalFilter(items, rate)
-    return Made(seen.add, seen.__contains__, lambda: seen.info().bytes)
+    return Made(seen.add, lambda: seen.info().bytes)
 
 
 def raw_set(_items: int, _rate: float) -> Made:
@@ -69,10 +67,7 @@ def textbook(items: int, rate: float) -> Made:
                 bits[position] = 1
         return seen
 
-    def has(item: bytes) -> bool:
-        return all(bits[hash_of(item, seed) % size] for seed in range(hashes))
-
-    return Made(add, has, lambda: size // 8)
+    return Made(add, lambda: size // 8)
 
 
 def rbloom(hash_of: Callable[[], Callable[[bytes], int]]) -> Callable[[int, float], Made]:
@@ -89,7 +84,7 @@ def rbloom(hash_of: Callable[[], Callable[[bytes], int]]) -> Callable[[int, floa
             seen.add(item)
             return False
 
-        return Made(add, seen.__contains__, lambda: int(seen.size_in_bits) // 8)
+        return Made(add, lambda: int(seen.size_in_bits) // 8)
 
     return make
 
@@ -113,10 +108,11 @@ def fastbloom(items: int, rate: float) -> Made:
     from fastbloom_rs import BloomFilter
 
     seen = BloomFilter(items, rate)
-    return Made(seen.add_if_not_contains, seen.__contains__, lambda: len(seen.get_bytes()))
+    return Made(seen.add_if_not_contains, lambda: len(seen.get_bytes()))
 
 
 OURS = "scrapy-bloom"
+SET = "set of fingerprints, 20 bytes"
 TEXTBOOK = "textbook loop"
 RBLOOM = "rbloom, SHA-256"
 RBLOOM_QUICKEST = "rbloom, mmh3.hash128"
@@ -124,7 +120,7 @@ FASTBLOOM = "fastbloom-rs"
 
 CANDIDATES: Final[dict[str, Callable[[int, float], Made]]] = {
     OURS: ours,
-    "set of fingerprints, 20 bytes": raw_set,
+    SET: raw_set,
     TEXTBOOK: textbook,
     RBLOOM: rbloom(sha256_hash),
     RBLOOM_QUICKEST: rbloom(murmur3_number),

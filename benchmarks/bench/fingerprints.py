@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -22,11 +22,6 @@ def stream(seed: int) -> Iterator[bytes]:
 def take(source: Iterator[bytes], count: int) -> list[bytes]:
     """Return the next so many."""
     return list(islice(source, count))
-
-
-def feed(add: Callable[[bytes], object], source: Iterator[bytes], count: int) -> int:
-    """Add the next so many; return how many of them were called seen."""
-    return sum(map(bool, map(add, islice(source, count))))
 
 
 def resident() -> int:

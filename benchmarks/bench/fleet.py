@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.many_hosts import ManyHosts, Request
@@ -52,7 +51,6 @@ class Crawl:
         new: how many of these are new.
         settle: seconds after which measuring begins, once all workers are there.
         seconds: for which it is measured.
-        joins: whether each second a worker is killed and another one joins.
     """
 
     workers: int
@@ -60,9 +58,12 @@ class Crawl:
     delay: float
     links: int = 10
     new: int = 10
-    settle: float = 5.0
-    seconds: float = 30.0
-    joins: bool = False
+    settle: float = 3.0
+    seconds: float = 15.0
+
+    def quick(self) -> Crawl:
+        """Return a crawl of a few seconds, to see that it works."""
+        return replace(self, workers=min(2, self.workers), settle=1.0, seconds=2.0)
 
     def job(self, scheduler: str, url: str, port: int) -> dict[str, object]:
         """Return what a worker is to do."""
@@ -83,15 +84,15 @@ class Crawled:
         seconds: for which it was.
         requests: by moment.
         server: processor time of Redis in seconds.
-        trips: requests of the workers to Redis, a pipeline being one; unknown if some were killed.
-        cpu: processor time of the workers in seconds; unknown if some were killed.
+        trips: requests of the workers to Redis, a pipeline being one.
+        cpu: processor time of the workers in seconds.
     """
 
     seconds: float
     requests: Sequence[Request]
     server: float
-    trips: float = 0.0
-    cpu: float = 0.0
+    trips: float
+    cpu: float
 
     @property
     def pages(self) -> float:
@@ -156,40 +157,6 @@ class Worker:
         self._process.communicate()
 
 
-class Team:
-    """The workers of a crawl.
-
-    :param job: what each is to do.
-    """
-
-    def __init__(self, job: Mapping[str, object]) -> None:
-        self._job = job
-        self._workers: list[Worker] = []
-
-    def join(self, count: int) -> None:
-        """Let more workers join, and wait until they have."""
-        more = [Worker(self._job) for _ in range(count)]
-        self._workers += more
-        for worker in more:
-            worker.next_report()
-
-    def replace(self, chance: random.Random) -> None:
-        """Kill a worker and let another one join, without waiting for it."""
-        place = chance.randrange(len(self._workers))
-        self._workers[place].kill()
-        self._workers[place] = Worker(self._job)
-
-    def report(self) -> dict[str, float]:
-        """Return the sums of what the workers report."""
-        reports = [worker.report() for worker in self._workers]
-        return {key: sum(report[key] for report in reports) for key in ("trips", "cpu")}
-
-    def kill(self) -> None:
-        """Kill all."""
-        for worker in self._workers:
-            worker.kill()
-
-
 def measure(crawl: Crawl, scheduler: str, server: LocalRedis, url: str = "") -> Crawled:
     """Crawl, and return what the crawl was like once it had settled.
 
@@ -200,20 +167,23 @@ def measure(crawl: Crawl, scheduler: str, server: LocalRedis, url: str = "") -> 
         client: Any = stack.enter_context(server.client())
         client.flushall()
         site = stack.enter_context(ManyHosts(crawl.hosts, crawl.links, crawl.new))
-        team = Team(crawl.job(scheduler, url or server.url, site.port))
-        stack.callback(team.kill)
-        team.join(crawl.workers)
+        job, workers = crawl.job(scheduler, url or server.url, site.port), []
+        for _ in range(crawl.workers):
+            workers.append(worker := Worker(job))
+            stack.callback(worker.kill)
+        for worker in workers:
+            worker.next_report()
         time.sleep(crawl.settle)
-        before = None if crawl.joins else team.report()
+        before = _summed(workers)
         start, used = time.monotonic(), busy(client)
-        chance = random.Random(1)
-        while crawl.joins and time.monotonic() < start + crawl.seconds - 1:
-            team.replace(chance)
-            time.sleep(1)
-        time.sleep(max(0.0, start + crawl.seconds - time.monotonic()))
+        time.sleep(crawl.seconds)
         end, used = time.monotonic(), busy(client) - used
         requests = [request for request in site.requests if start <= request.moment <= end]
-        if before is None:
-            return Crawled(end - start, requests, used)
-        taken = {key: value - before[key] for key, value in team.report().items()}
+        taken = {key: value - before[key] for key, value in _summed(workers).items()}
         return Crawled(end - start, requests, used, **taken)
+
+
+def _summed(workers: Sequence[Worker]) -> dict[str, float]:
+    """Return the sums of what the workers report."""
+    reports = [worker.report() for worker in workers]
+    return {key: sum(report[key] for report in reports) for key in ("trips", "cpu")}

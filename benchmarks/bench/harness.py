@@ -1,8 +1,8 @@
 """Taking turns and medians: how times are taken, in every part alike.
 
 A machine gets faster and slower while it measures. So the candidates take turns within one run,
-in an order that is turned round each time; processor time stands beside time on the wall; the
-median of the repeats is told with its spread; and only ratios are worth quoting.
+in an order that is turned round each time; processor time is what counts; the median of the repeats
+is told with its spread; and only ratios are worth quoting.
 """
 
 from __future__ import annotations
@@ -10,31 +10,23 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from time import perf_counter, process_time
-from typing import NamedTuple
+from time import process_time
 
 from bench.part import Row
 
 Run = Callable[[], object]
 
 
-class Sample(NamedTuple):
-    """What one repeat took, in seconds for each operation."""
-
-    cpu: float
-    wall: float
-
-
 Prepare = Callable[[], Iterable[tuple[Run, int]]]
 """Prepares one repeat and yields what to time, part by part, each with its number of operations."""
 
 
-def take_turns(candidates: Mapping[str, Prepare], repeats: int) -> dict[str, list[list[Sample]]]:
+def take_turns(candidates: Mapping[str, Prepare], repeats: int) -> dict[str, list[list[float]]]:
     """Time each candidate once in each of `repeats` rounds.
 
-    :returns: name -> for each part that its `prepare` yields, the samples of all rounds.
+    :returns: name -> for each part that its `prepare` yields, the seconds of all rounds.
     """
-    samples: dict[str, list[list[Sample]]] = {name: [] for name in candidates}
+    samples: dict[str, list[list[float]]] = {name: [] for name in candidates}
     for number in range(repeats):
         for name in in_turn(list(candidates), number):
             parts = [time_it(run, operations) for run, operations in candidates[name]()]
@@ -49,27 +41,16 @@ def in_turn(names: Sequence[str], number: int) -> list[str]:
     return list(reversed(names)) if number % 2 else list(names)
 
 
-def time_it(run: Run, operations: int) -> Sample:
-    """Time one call, without the garbage collector."""
+def time_it(run: Run, operations: int) -> float:
+    """Return the processor time of each operation of one call, without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
-        cpu, wall = process_time(), perf_counter()
+        start = process_time()
         run()
-        return Sample((process_time() - cpu) / operations, (perf_counter() - wall) / operations)
+        return (process_time() - start) / operations
     finally:
         gc.enable()
-
-
-def summed(samples: Sequence[Sample]) -> Row:
-    """Return the median of the repeats with its spread, as fields of a row.
-
-    ``cpu``, ``cpu_low``, ``cpu_high``, ``wall``, ``wall_low`` and ``wall_high``, in seconds.
-    """
-    row: Row = {}
-    for kind in Sample._fields:
-        row |= spread(kind, [getattr(sample, kind) for sample in samples])
-    return row
 
 
 def spread(key: str, values: Sequence[float]) -> Row:
@@ -77,9 +58,6 @@ def spread(key: str, values: Sequence[float]) -> Row:
     return {key: median(values), f"{key}_low": min(values), f"{key}_high": max(values)}
 
 
-def mean_of(parts: Sequence[Sequence[Sample]]) -> list[Sample]:
+def mean_of(parts: Sequence[Sequence[float]]) -> list[float]:
     """Return for each round the mean of its parts, each of the same weight."""
-    return [
-        Sample(*(sum(kind) / len(kind) for kind in zip(*of_round, strict=True)))
-        for of_round in zip(*parts, strict=True)
-    ]
+    return [sum(of_round) / len(of_round) for of_round in zip(*parts, strict=True)]

@@ -32,8 +32,7 @@ Candidates run in alternating order, each part in a process of its own, alternat
 documentation recommends; figures are medians. CPU is the processor time of the measured process.
 Absolute times belong to one machine and hour: compare only ratios.
 
-`make bench` measures everything in about an hour on two cores; `make bench-quick` takes a few
-minutes and keeps nothing.
+`make bench` measures everything in about 40 minutes on two cores.
 """
 
 LESS = "Less is better."
@@ -50,7 +49,7 @@ SECTIONS = {
     ),
     "polite": (
         "Closer to 2.00 requests/s is better, the configured pace; then, more pages/s.",
-        "workers",
+        "pace",
         (),
     ),
     "redis-crawl": (
@@ -58,7 +57,6 @@ SECTIONS = {
         "crawls",
         ("workers", "delay", "name", "seconds_ratio", "cpu_ratio", "server_ratio", "trips"),
     ),
-    "memory": (LESS, "memory", ()),
     "core": (LESS, "core", ("name", "cpu", "bytes_per_item")),
 }
 """What docs/benchmarks.md shows of a part: what is better, and of one of its tables these columns;

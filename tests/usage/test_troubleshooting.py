@@ -11,7 +11,8 @@ import scrapy_bloom
 from scrapy_bloom import errors
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
-ENTRIES = re.findall(r"^`(.+)`\n: ", PAGE.read_text(), re.MULTILINE)
+TERMS = re.findall(r"^`(.+)`\n: ", PAGE.read_text(), re.MULTILINE)
+ENTRIES = [entry for term in TERMS for entry in term.split("` · `")]
 SAYING = {
     **{name: 0 for name, kind in vars(errors).items() if isinstance(kind, type)},
     **dict.fromkeys(("warning", "error", "exception", "critical", "warn", "NotConfigured"), 0),

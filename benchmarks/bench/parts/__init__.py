@@ -10,7 +10,6 @@ from bench.parts import (
     frontier_crawl,
     growth,
     kills,
-    memory,
     outage,
     polite,
     redis_crawl,
@@ -22,7 +21,6 @@ PARTS: Final[dict[str, Part]] = {
     for part in (
         request_seen.PART,
         core.PART,
-        memory.PART,
         frontier_crawl.PART,
         redis_crawl.PART,
         growth.PART,

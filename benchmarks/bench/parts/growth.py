@@ -93,7 +93,6 @@ def _grow(server: Any, pages: int) -> Row:
         "first": max(first),
         "grow": max(grown),
         "delete": max(deleted),
-        "scripts": len(grown),
     }
 
 
@@ -178,7 +177,6 @@ add to it. Scrapy's own filter is opened with as many pages, which stops the loo
                 Column("first", "first marks, ms", ".1f", _MS),
                 Column("grow", "growing, ms", ".1f", _MS),
                 Column("delete", "deleting, ms", ".1f", _MS),
-                Column("scripts", "scripts to grow", ","),
             ),
         ),
         Table(

@@ -60,7 +60,6 @@ def crawl(settings: Settings, pages: int, seed: int) -> Row:
             "lost": len(site.missed),
             "again": again(fetched),
             "items_lost": len(fetched.keys() - items.keys()),
-            "items_again": again(items),
         }
 
 
@@ -85,10 +84,7 @@ def read_items(site: LocalSite, path: Path) -> Counter[int]:
 
 def _summed(name: str, crawls: list[Row]) -> Row:
     row = killing.summed(name, crawls)
-    row["incomplete"] = sum(1 for crawl in crawls if crawl["lost"])
-    kills = row["kills"] or 1
-    row["again_each"] = row["again"] / kills
-    row["items_again_each"] = row["items_again"] / kills
+    row["again_each"] = row["again"] / (row["kills"] or 1)
     return row
 
 
@@ -123,7 +119,6 @@ its page was fetched and no whole line has it.
                 Column("kills", "kills", ","),
                 Column("pages", "pages", ","),
                 Column("lost", "pages lost", ","),
-                Column("incomplete", "crawls with losses"),
                 Column("again_each", "fetched again a kill", ".1f"),
                 Column("items_lost", "items lost", ","),
             ),

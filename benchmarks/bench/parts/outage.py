@@ -31,7 +31,7 @@ def run(scale: Scale) -> Rows:
     """Crawl through many outages with each scheduler, in turn."""
     names = [OURS, SCRAPY]
     found: dict[str, list[Row]] = {name: [] for name in names}
-    for number in range(scale.of(12, 1)):
+    for number in range(scale.of(8, 1)):
         for name in in_turn(names, number):
             found[name].append(crawl(SCHEDULERS[name], number))
     return {"outage": [killing.summed(name, crawls) for name, crawls in found.items()]}

@@ -7,7 +7,7 @@ from functools import partial
 
 from scrapy import Request
 
-from bench.harness import Prepare, Run, summed, take_turns
+from bench.harness import Prepare, Run, spread, take_turns
 from bench.part import Column, Part, Row, Rows, Scale, Table
 from bench.scrapy_filters import (
     FILTERS,
@@ -30,7 +30,7 @@ def run(scale: Scale) -> Rows:
         name: partial(_seen, settings, urls) for name, settings in FILTERS.items()
     }
     samples = take_turns(candidates, 5)
-    rows: list[Row] = [{"name": name, **summed(parts[0])} for name, parts in samples.items()]
+    rows: list[Row] = [{"name": name, **spread("cpu", parts[0])} for name, parts in samples.items()]
     base = next(row["cpu"] for row in rows if row["name"] == SCRAPY)
     return {"seen": [row | {"ratio": row["cpu"] / base} for row in rows]}
 
