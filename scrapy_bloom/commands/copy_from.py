@@ -211,8 +211,8 @@ def scrapy_redis_queue(target: RedisTarget, project: Project) -> Iterator[Source
     :raises StateError: if the key is not a queue, or a worker is using it.
     :raises SettingError: if the spider is not named.
     """
-    with target.connected() as worker:
-        kind = worker.client.type(target.key)
+    with target.connected() as link:
+        kind = link.client.type(target.key)
         if kind not in (b"zset", b"list"):
             contents = "nothing" if kind == b"none" else f"a {kind.decode()}"
             raise StateError(
@@ -222,7 +222,7 @@ def scrapy_redis_queue(target: RedisTarget, project: Project) -> Iterator[Source
             )
         if not project.spider:
             raise SettingError(f"key {target.key}: expected the name of its spider with --spider")
-        queue = _Queue(worker.client, target.key, is_list=kind == b"list")
+        queue = _Queue(link.client, target.key, is_list=kind == b"list")
         time.sleep(_WATCH)
         queue.check()
         filter_ = new_filter(project.settings, digests=project.fingerprinter.digests)

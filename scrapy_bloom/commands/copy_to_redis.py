@@ -30,12 +30,12 @@ from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.hashing import make_hash, make_probe
 from scrapy_bloom.filter.slices import Slice
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import SharedKey, delete
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS, Plan, SliceRow, geometry
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Worker, delete
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
 
@@ -47,9 +47,9 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
     :raises StateError: if something is there, but for the filter of a crawl of scrapy-redis whose
         queue is copied: that is joined. Or if the server loses something.
     """
-    with target.connected() as worker:
-        shared, joins = _opened(source, target, worker)
-        client, prefix = worker.client, beginning(target.key)
+    with target.connected() as link:
+        shared, joins = _opened(source, target, link)
+        client, prefix = link.client, beginning(target.key)
         owned = source.keeps_requests or owner.keeps_requests
         notes = owner.owner if owned else {"spider": owner.spider}
         order = notes.get("order", "").partition(" ")[0]
@@ -65,7 +65,7 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
                 start = f"{prefix}{shared.epoch}."
                 _copy_slices(source.filter, client, target.key, start)
             shared.leave()
-            state = Reader(worker, target.key).existing()
+            state = Reader(link, target.key).existing()
             if state.counts.waiting + state.counts.failed != count:
                 raise StateError(f"{target.name}: the server has lost requests. Copy again.")
             secret = state.secret if joins else source.filter.secret
@@ -77,28 +77,28 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
                 if joins:
                     shared.leave()
                 else:
-                    delete(worker, target.key, {shared.name}, note=False)
+                    delete(link, target.key, {shared.name}, note=False)
             raise
 
 
-def _opened(source: Source, target: RedisTarget, worker: Worker) -> tuple[SharedKey, bool]:
+def _opened(source: Source, target: RedisTarget, link: Link) -> tuple[Worker, bool]:
     """Open the key; return whether its filter was there. Raises what :func:`write_crawl` does."""
-    found = _joined(target, worker) if source.joins else None
+    found = _joined(target, link) if source.joins else None
     if found is None:
-        target.check_free(worker)
-    shared = SharedKey(worker, target.key, found or _plan_of(source))
+        target.check_free(link)
+    shared = Worker(link, target.key, found or _plan_of(source))
     if shared.made is (found is not None):
         raise occupied(target.name)
     return shared, found is not None
 
 
-def _joined(target: RedisTarget, worker: Worker) -> Plan | None:
+def _joined(target: RedisTarget, link: Link) -> Plan | None:
     """Return the plan of a filter that was used beside scrapy-redis's scheduler, if there is one.
 
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
-    state = Reader(worker, target.key).state()
-    if state is None or worker.client.hget(target.key, COPYING):
+    state = Reader(link, target.key).state()
+    if state is None or link.client.hget(target.key, COPYING):
         return None
     if state.alive:
         raise StateError(
@@ -124,9 +124,7 @@ def _plan_of(source: Source) -> Plan:
     )
 
 
-def _add_requests(
-    shared: SharedKey, source: Source, client: Any, prefix: str, *, joins: bool
-) -> int:
+def _add_requests(shared: Worker, source: Source, client: Any, prefix: str, *, joins: bool) -> int:
     """Queue the requests, then mark their pages; return how many requests there are.
 
     :param prefix: of the keys that they are in.

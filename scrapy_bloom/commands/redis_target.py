@@ -22,15 +22,14 @@ from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.finder import Finder
 from scrapy_bloom.redis.header import State
-from scrapy_bloom.redis.key import SharedKey, Surprise, delete
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Surprise, Worker, delete
 from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
@@ -67,32 +66,32 @@ class RedisTarget:
         self._timeout = max(_TIMEOUT, project.settings[REDIS_TIMEOUT])
 
     @contextmanager
-    def connected(self) -> Iterator[Worker]:
+    def connected(self) -> Iterator[Link]:
         """Connect.
 
         :raises StateError: if the server loses data that was written in this block.
         """
-        worker = Worker(self._server, self._timeout)
+        link = Link(self._server, self._timeout)
         try:
-            with worker.explained():
-                yield worker
+            with link.explained():
+                yield link
         except Surprise as surprise:
             raise StateError(f"{self.name}: {surprise}. Try again.") from None
         finally:
-            worker.close()
+            link.close()
 
     # Inspecting
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             return self._facts(reader, reader.existing())
 
     def look(self) -> dict[str, Any]:
         """Return the same, and who is at it."""
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             state = reader.existing()
             taken = reader.taken()
             lease = upkeep.LEASE
@@ -129,14 +128,14 @@ class RedisTarget:
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
         """Yield the failed list."""
-        with self.connected() as worker:
-            for _, failed, _ in Reader(worker, self.key).failed():
+        with self.connected() as link:
+            for _, failed, _ in Reader(link, self.key).failed():
                 yield failed, decoded(failed.body, in_redis=True)
 
     def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             now = [(each, 0.0) for each in reader.upcoming(count)]
             return [
                 decoded(each.body, date, in_redis=True)
@@ -146,10 +145,10 @@ class RedisTarget:
     @contextmanager
     def view(self) -> Iterator[View]:
         """Connect to look for pages."""
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             plan = reader.existing().plan
-            requests = partial(_found, Finder(worker, self.key)) if plan.order else None
+            requests = partial(_found, reader) if plan.order else None
             yield View(identity_in(plan), reader.contains_many, requests)
 
     # Changing
@@ -161,8 +160,8 @@ class RedisTarget:
         :param put_back: whether they go back into the queue; else they count as done.
         :raises StateError: if workers use it.
         """
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             state = reader.existing()
             if state.alive:
                 raise StateError(
@@ -170,7 +169,7 @@ class RedisTarget:
                     f" changed. Stop the crawl first. If it was killed, try again in half a minute."
                 )
             reading = self._project.reading
-            shared = SharedKey(worker, self.key, state.plan)
+            shared = Worker(link, self.key, state.plan)
             try:
                 members = (
                     (row.key, retried(row, reading).member if put_back else b"")
@@ -189,8 +188,8 @@ class RedisTarget:
 
         :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             state = reader.state() if verb == "add" else reader.existing()
         owner = self._project.owner if self._project.keeps_requests else {}
         plan = self.plan(**owner) if state is None else state.plan
@@ -211,16 +210,16 @@ class RedisTarget:
         """Become a worker of the filter, which is created if necessary."""
         return RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
 
-    def check_free(self, worker: Worker) -> None:
+    def check_free(self, link: Link) -> None:
         """Check that the key is free; delete what an interrupted copy or deletion left.
 
         :raises StateError: if it is not.
         """
-        if Reader(worker, self.key).state() and (
-            not worker.client.hget(self.key, COPYING) or delete(worker, self.key, note=False)
+        if Reader(link, self.key).state() and (
+            not link.client.hget(self.key, COPYING) or delete(link, self.key, note=False)
         ):
             raise occupied(self.name)
-        for _ in growth.free_keys(worker, self.key):  # left by a deletion that was interrupted
+        for _ in growth.free_keys(link, self.key):  # left by a deletion that was interrupted
             pass
 
     def delete(self) -> None:
@@ -228,11 +227,11 @@ class RedisTarget:
 
         :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
-        with self.connected() as worker:
-            reader = Reader(worker, self.key)
+        with self.connected() as link:
+            reader = Reader(link, self.key)
             if reader.state() is None and not reader.to_free():
                 reader.existing()
-            if used := delete(worker, self.key):
+            if used := delete(link, self.key):
                 name, left = used.popitem()
                 raise StateError(
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."
@@ -247,25 +246,25 @@ def retried(row: Listed, reading: Reading) -> Taken:
     return row.request
 
 
-def _found(finder: Finder) -> Iterator[Found]:
+def _found(reader: Reader) -> Iterator[Found]:
     """Yield the requests that are not done.
 
     Those that go from a worker to another or to the failed list meanwhile are met the second time.
     """
-    yield from _begun(finder)
-    line = Line("waiting", finder.holds())
-    for each, date in finder.waiting():
+    yield from _begun(reader)
+    line = Line("waiting", reader.holds())
+    for each, date in reader.waiting():
         body = _if_pickle(each.body)
         place = line.place(each.slot.decode(errors="replace"), body, date)
         yield Found(body, each.fingerprint, place)
-    yield from _begun(finder)
+    yield from _begun(reader)
 
 
-def _begun(finder: Finder) -> Iterator[Found]:
-    for each, worker, seconds in finder.in_flight():
+def _begun(reader: Reader) -> Iterator[Found]:
+    for each, worker, seconds in reader.in_flight():
         place = Place("in flight", worker=worker, seconds=seconds)
         yield Found(_if_pickle(each.body), each.fingerprint, place)
-    for _, failed, request in finder.failed():
+    for _, failed, request in reader.failed():
         yield Found(_if_pickle(request.body), request.fingerprint, Place.of_failed(failed))
 
 

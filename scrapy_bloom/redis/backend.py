@@ -76,7 +76,7 @@ class RedisBackend(Backend):
         self._crawler, self._spider = crawler, crawl.spider
         self._report, self._engine = report, engine
         self._identifier = crawl.identifier
-        self._queue, self._shared, self._reading = queue, queue.shared, reading
+        self._queue, self._worker, self._reading = queue, queue.worker, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report)
@@ -106,7 +106,7 @@ class RedisBackend(Backend):
         return cls(crawl, queue, reading)
 
     def __len__(self) -> int:
-        return len(self._turns) + self._queue.offering + self._shared.counts.waiting
+        return len(self._turns) + self._queue.offering + self._worker.counts.waiting
 
     # Marks and requests
 
@@ -130,10 +130,10 @@ class RedisBackend(Backend):
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
-        return self._shared.knows(mark) or self._in_memory.has(mark)
+        return self._worker.knows(mark) or self._in_memory.has(mark)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
-        is_there = max_age is None and mark not in self._forgetting and self._shared.knows(mark)
+        is_there = max_age is None and mark not in self._forgetting and self._worker.knows(mark)
         return is_there or self._in_memory.has(mark, max_age)
 
     def _send(self, entry: Entry) -> Deferred[bool]:
@@ -198,7 +198,7 @@ class RedisBackend(Backend):
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Report with the next call that a request has failed."""
-        read, name = self._reading.fields, self._shared.name
+        read, name = self._reading.fields, self._worker.name
         failed = Failed.of(taken.body, reason, time.time(), name, read=read)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
@@ -212,7 +212,7 @@ class RedisBackend(Backend):
         self._queue.fail(taken, Lost(taken.id, start, listed, (*way,)))
 
     def account(self) -> Account:
-        counts, here = self._shared.counts, len(self._queue.taken)
+        counts, here = self._worker.counts, len(self._queue.taken)
         return Account(
             done=counts.done,
             redirected=counts.redirected,
@@ -346,7 +346,7 @@ class RedisBackend(Backend):
             return
         self._turns.add(answer.taken)
         self._turns.heed(answer.held)
-        self._pacing.note_called(call, answer, self._shared.counts.waiting)
+        self._pacing.note_called(call, answer, self._worker.counts.waiting)
 
     def _start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, forget what is in no server, run ``start()``.
@@ -389,11 +389,11 @@ class RedisBackend(Backend):
 
     @property
     def later(self) -> int:
-        return self._shared.counts.later
+        return self._worker.counts.later
 
     def pending(self) -> bool:
         here = len(self._turns) or self._starts.running or self._queue.has_work
-        return bool(here or (self._shared.counts.waiting and not self._pacing.rests))
+        return bool(here or (self._worker.counts.waiting and not self._pacing.rests))
 
     @property
     def over(self) -> bool:
@@ -406,26 +406,26 @@ class RedisBackend(Backend):
         return self._turns.next_start
 
     def resting(self) -> tuple[int, float]:
-        return self._shared.counts.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
+        return self._worker.counts.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
 
     def note_idle(self) -> None:
         """Look for requests, and log if others have had them for longer than most pages take."""
         self._soon(self._pacing.until_look())
-        now, taken = time.monotonic(), self._shared.counts.taken
+        now, taken = time.monotonic(), self._worker.counts.taken
         self._idle_since = min(self._idle_since, now)
         # It has waited for longer than most pages take.
         if taken and now > max(
             self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
         ):
             self._wait_logged = now
-            log_waiting(self._report, self._shared)
+            log_waiting(self._report, self._queue)
 
     def info(self) -> FilterInfo:
-        return self._shared.info()
+        return self._worker.info()
 
     def describe(self) -> tuple[str, ...]:
         """Say who shares the crawl."""
-        return describe_crawl(self._shared)
+        return describe_crawl(self._worker)
 
     def _spider_opened(self) -> None:
         log_paces(self._report, self._downloads)

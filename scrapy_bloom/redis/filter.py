@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import compress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import KNOWN, SharedKey, Surprise, ask, delete
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Call
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import KNOWN, Surprise, Worker, ask, delete
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LOOK: Final = 0.1  # seconds between looks at leases
 
@@ -66,8 +68,8 @@ class RedisFilter:
     :raises StateError: if something else is under the key, or a filter made differently.
 
     Attributes:
-        worker: runs the scripts.
-        shared: the worker at the key.
+        link: runs the scripts.
+        worker: makes the calls.
     """
 
     def __init__(
@@ -85,14 +87,14 @@ class RedisFilter:
         self._owed: set[bytes] = set()  # may be marked, and the caller knows no verdict
         self._seen: set[bytes] = set()  # by asked()
         self._unknown = self._surprises = 0
-        self.worker = Worker(server, timeout)
+        self.link = Link(server, timeout)
         try:
-            self.shared = SharedKey(self.worker, key, plan, known=known)
-            self.shared.prepare()
+            self.worker = Worker(self.link, key, plan, known=known)
+            self.worker.prepare()
         except BaseException:
-            self.worker.close()
+            self.link.close()
             raise
-        self.worker.start_heartbeats(self.shared.keep_alive)
+        self.link.start_heartbeats(self.worker.keep_alive)
 
     @classmethod
     def from_url(
@@ -177,10 +179,10 @@ class RedisFilter:
         :raises FilterLostError: if a user has deleted the filter.
         """
         asked = list(fingerprints)
-        unknown = [mark for mark in dict.fromkeys(asked) if not self.shared.knows(mark)]
+        unknown = [mark for mark in dict.fromkeys(asked) if not self.worker.knows(mark)]
         seen = self._mark(unknown)
         # Only from here on do the verdicts reach their caller.
-        self.shared.learn(unknown)
+        self.worker.learn(unknown)
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(mark, True) for mark in asked]
 
@@ -210,15 +212,14 @@ class RedisFilter:
         """
 
         def look(batch: list[bytes]) -> list[bool]:
-            while True:
-                try:
-                    return ask(self.worker, self._key, self.shared.epoch, self.shared.probe, batch)
-                except Surprise as surprise:  # rare
-                    self._reopen(surprise)
+            worker = self.worker
+            return self._surely(
+                lambda: ask(self.link, self._key, worker.epoch, worker.probe, batch)
+            )[0]
 
         asked = list(fingerprints)
-        seen = dict(self._each([mark for mark in asked if not self.shared.knows(mark)], look))
-        return [seen.get(mark, False) or self.shared.knows(mark) for mark in asked]
+        seen = dict(self._each([mark for mark in asked if not self.worker.knows(mark)], look))
+        return [seen.get(mark, False) or self.worker.knows(mark) for mark in asked]
 
     def forget(self, fingerprint: bytes) -> bool:
         """Make a fingerprint new again; return whether it was there.
@@ -240,7 +241,7 @@ class RedisFilter:
         different = [*dict.fromkeys(asked)]
         self._seen.difference_update(different)
         seen = dict(self._each(different, partial(self._say, "x", None), "close"))
-        self.shared.known.clear()
+        self.worker.known.clear()
         self._owed.difference_update(different)
         return [seen.pop(mark, False) for mark in asked]
 
@@ -249,21 +250,21 @@ class RedisFilter:
 
         :raises BackendError: if Redis is unavailable.
         """
-        return Reader(self.worker, self._key).existing().info()
+        return Reader(self.link, self._key).existing().info()
 
     def numbers(self) -> dict[str, int]:
         """Return the counts of this worker, by stat name."""
         return {
-            "round_trips": self.worker.round_trips,
+            "round_trips": self.link.round_trips,
             "unknown": self._unknown,
-            "outages": self.worker.outages,
+            "outages": self.link.outages,
             "losses": self._surprises,
         }
 
     @property
     def usable(self) -> bool:
         """Whether the next check asks Redis: False after a failure, until the server answers."""
-        return self.worker.usable.is_set()
+        return self.link.usable.is_set()
 
     def clear(self) -> bool:
         """Empty the filter; return False, with nothing done, if another worker uses it.
@@ -273,7 +274,7 @@ class RedisFilter:
         :raises BackendError: if Redis is unavailable.
         """
         deleted = self.delete()
-        self.shared.begin_anew()
+        self.worker.begin_anew()
         return deleted
 
     def delete(self) -> bool:
@@ -285,18 +286,18 @@ class RedisFilter:
         """
         self._check_process()
         self._owed.clear()
-        self.shared.known.clear()
-        self.shared.leave()
-        own = {self.shared.name}
-        leases = delete(self.worker, self._key, own, note=False)
+        self.worker.known.clear()
+        self.worker.leave()
+        own = {self.worker.name}
+        leases = delete(self.link, self._key, own, note=False)
         if leases:
             logger.info(
                 "%s: waiting for the lease of worker %s to end, at most %.0f s.",
-                *(self.shared.place, *max(leases.items(), key=itemgetter(1))),
+                *(self.worker.place, *max(leases.items(), key=itemgetter(1))),
             )
         while leases:
             time.sleep(_LOOK)
-            left = delete(self.worker, self._key, own, note=False)
+            left = delete(self.link, self._key, own, note=False)
             if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
                 return False  # that worker lives, or has just arrived
             leases = left
@@ -307,11 +308,8 @@ class RedisFilter:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        try:
-            self.shared.leave()
-        except BackendError as error:
-            logger.info("The lease could not be released, and expires by itself: %s", error)
         self.worker.close()
+        self.link.close()
 
     # Internals
 
@@ -319,8 +317,8 @@ class RedisFilter:
         """Make a forked child a worker of its own."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            self.shared.rename()
-            self.worker.start_heartbeats(self.shared.keep_alive)
+            self.worker.rename()
+            self.link.start_heartbeats(self.worker.keep_alive)
 
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}
@@ -361,10 +359,10 @@ class RedisFilter:
         An unanswered call that forgets pages is repeated first: their requests may be lost. The
         fingerprints of one that marks count as new.
         """
-        unanswered = self.shared.unanswered
+        unanswered = self.worker.unanswered
         if unanswered is not None and unanswered.entries[0].op == "x":
             self._answer(unanswered)
-        self.shared.give_up()
+        self.worker.give_up()
         return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
 
     def _answer(self, call: Call) -> list[bool]:
@@ -373,26 +371,29 @@ class RedisFilter:
         After a surprise, an earlier try of this call may have marked its pages or not. Their
         requests are here, so they count as new.
         """
-        ambiguous = False
+        answer, surprised = self._surely(lambda: self.worker.call(call))
+        return [seen and not surprised for _, seen in answer.verdicts]
+
+    def _surely(self, act: Callable[[], T]) -> tuple[T, bool]:
+        """Call a function until no surprise comes; return its result, and whether one has come."""
+        surprised = False
         while True:
             try:
-                verdicts = self.shared.call(call).verdicts
+                return act(), surprised
             except Surprise as surprise:  # rare
-                ambiguous = True
+                surprised = True
                 self._reopen(surprise)
-            else:
-                return [seen and not ambiguous for _, seen in verdicts]
 
     def _reopen(self, surprise: Surprise) -> None:
         """Forget what this worker knows, and continue with what the server has.
 
         :raises FilterLostError: if a user has deleted it.
         """
-        lost = self.shared.reopen(surprise)
+        lost = self.worker.reopen(surprise)
         self._surprises += 1
         if lost:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
-                *(self.shared.place, lost),
+                *(self.worker.place, lost),
             )

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.plan import Plan, SliceRow, geometry, read_slices
-from scrapy_bloom.redis.worker import Worker
 
 
 class _Left(NamedTuple):
@@ -40,26 +40,26 @@ def following(plan: Plan, slices: Sequence[SliceRow], kind: str) -> str:
     return f"{geometry(spec)}:{slices[-1].number + 1}"
 
 
-def make_keys(worker: Worker, key: str, epoch: str, told: str = "") -> None:
+def make_keys(link: Link, key: str, epoch: str, told: str = "") -> None:
     """Make all keys of the slice that needs some.
 
     :param told: as :func:`following` returns it.
     :raises BackendError: if there was no answer, or if the server is full.
     """
-    while _step(worker, key, epoch, told).to_make:
+    while _step(link, key, epoch, told).to_make:
         told = ""
 
 
-def free_keys(worker: Worker, key: str) -> Iterator[int]:
+def free_keys(link: Link, key: str) -> Iterator[int]:
     """Free what is to go; yield how many keys are left, again and again.
 
     :raises BackendError: if there was no answer.
     """
-    while left := _step(worker, key, probe=True).to_free:
+    while left := _step(link, key, probe=True).to_free:
         yield left
 
 
-def tend(worker: Worker, key: str, epoch: str, plan: Plan) -> None:
+def tend(link: Link, key: str, epoch: str, plan: Plan) -> None:
     """Make keys of the slice that will be needed soon, and free what is to go, for a while.
 
     The server has half of that time for others.
@@ -69,17 +69,15 @@ def tend(worker: Worker, key: str, epoch: str, plan: Plan) -> None:
     told, ends = "", time.monotonic() + upkeep.TENDED
     while True:
         began = time.monotonic()
-        left = _step(worker, key, epoch, told)
+        left = _step(link, key, epoch, told)
         told = following(plan, read_slices(left.slices), left.kind) if left.kind else ""
         now = time.monotonic()
         if not (told or left.to_make or left.to_free) or now > ends:
             return
-        if not worker.pause(now - began):
+        if not link.pause(now - began):
             return
 
 
-def _step(
-    worker: Worker, key: str, epoch: str = "", told: str = "", *, probe: bool = False
-) -> _Left:
-    _, to_make, to_free, slices, kind = worker.run("upkeep", key, epoch, told, probe=probe)
+def _step(link: Link, key: str, epoch: str = "", told: str = "", *, probe: bool = False) -> _Left:
+    _, to_make, to_free, slices, kind = link.run("upkeep", key, epoch, told, probe=probe)
     return _Left(int(to_make), int(to_free), slices, kind.decode())

@@ -12,7 +12,6 @@ from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.orders import forget_page
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.key import KNOWN
 from scrapy_bloom.redis.project import (
     key_of,
     plan_of,
@@ -20,6 +19,7 @@ from scrapy_bloom.redis.project import (
     server_of,
 )
 from scrapy_bloom.redis.reporting import report_opened
+from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ class SharedFilter:
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
             known=0 if shared_queue else KNOWN,
         )
-        worker = self._filter.worker
+        link = self._filter.link
         self._deleted = self.emptied = False
         try:
-            if (empty or not shared_queue) and not self._filter.shared.made:
+            if (empty or not shared_queue) and not self._filter.worker.made:
                 self.emptied = self._filter.clear()
         except BaseException:
             self._filter.close()
             raise
-        report_opened(report, identifier, worker, self._filter.shared)
+        report_opened(report, identifier, link, self._filter.worker)
         if self.emptied:
             left = "it was left by a crawl that has ended"
             why = "SCHEDULER_FLUSH_ON_START is set" if empty else left
             report.info(
-                f"Bloom filter in Redis at {worker.address}, key {self._key}: emptied, since {why}."
+                f"Bloom filter in Redis at {link.address}, key {self._key}: emptied, since {why}."
                 f" Pages are fetched again."
             )
         self.checks = Checks(crawler, identifier, report, self._filter)
@@ -101,7 +101,7 @@ class SharedFilter:
 
         :param at_end: whether the crawl is over: then the filter is deleted from Redis.
         """
-        self._report.describe(self._filter.shared.info())
+        self._report.describe(self._filter.worker.info())
         try:
             self.emptied = self._filter.delete() if at_end else self._filter.clear()
         except BloomError as error:
@@ -114,10 +114,10 @@ class SharedFilter:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
             if self._kept or not self._filter.usable:
-                self._report.describe(self._filter.shared.info())
+                self._report.describe(self._filter.worker.info())
             elif self.clear(at_end=True):
                 self._report.info(
-                    f"{self._filter.shared.place}: deleted, because this was the last worker that"
+                    f"{self._filter.worker.place}: deleted, because this was the last worker that"
                     f" used it, and with this SCHEDULER the requests end with their process. The"
                     f" next crawl fetches all pages again."
                 )

@@ -14,9 +14,9 @@ from scrapy_bloom.errors import BackendError, SettingError
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import (
     CAPACITY,
     ERROR_RATE,
@@ -164,9 +164,9 @@ async def queue_of(
 
 
 def _open(server: Server, timeout: float, key: str, plan: Plan) -> SharedQueue:
-    worker = Worker(server, timeout)
+    link = Link(server, timeout)
     try:
-        return SharedQueue(worker, key, plan)
+        return SharedQueue(link, key, plan)
     except BaseException:
-        worker.close()
+        link.close()
         raise

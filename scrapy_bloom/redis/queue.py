@@ -1,6 +1,6 @@
 """What one worker says to Redis, call by call, and what it has taken there.
 
-The backend decides what to say and when; the key below says it, and knows what the server told.
+The backend decides what to say and when; the worker below says it, and knows what the server told.
 
 A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
 left to other workers that may be able to read it, taken by a worker, on the failed list, or done.
@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.errors import BackendError
+from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.key import SharedKey, Surprise
+from scrapy_bloom.redis.link import MOST_TRIES, Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
+from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
-from scrapy_bloom.redis.worker import MOST_TRIES, Worker
+from scrapy_bloom.redis.worker import Surprise, Worker
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.loop import Pulse
@@ -48,36 +49,37 @@ _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 class SharedQueue:
     """One worker's side of a crawl: what it says next, and what it has taken.
 
-    :param worker: runs the scripts.
+    :param link: runs the scripts.
     :param key: of the filter.
     :param plan: with project, spider and order.
     :raises BackendError: if the server cannot be used.
     :raises StateError: if something else is under the key, or another crawl.
 
     Attributes:
-        worker: as given.
+        link: as given.
+        reader: looks at what is there.
         next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
         taken: requests that this worker has taken and not reported, as far as is known.
         surprises: how often the server has lost something, or this worker its lease.
-        shared: makes the calls, and says how many requests there are and which marks are known.
+        worker: makes the calls, and says how many requests there are and which marks are known.
         pulse: of the event loop. If that is blocked for :data:`upkeep.BLOCKED`, this worker gives
             up its lease. None if it may be blocked for as long as it likes.
     """
 
-    def __init__(self, worker: Worker, key: str, plan: Plan) -> None:
-        self.worker = worker
+    def __init__(self, link: Link, key: str, plan: Plan) -> None:
+        self.link, self.reader = link, Reader(link, key)
         self.offering = self.surprises = 0
         self.next_call = Call()
-        self.shared = SharedKey(worker, key, plan)
-        self.shared.comes = True
-        self.shared.prepare()
+        self.worker = Worker(link, key, plan)
+        self.worker.comes = True
+        self.worker.prepare()
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self.taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
         self.pulse: Pulse | None = None
-        worker.start_heartbeats(self._keep_alive)
+        link.start_heartbeats(self._keep_alive)
 
     # What is sent
 
@@ -138,7 +140,7 @@ class SharedQueue:
     @property
     def has_lease(self) -> bool:
         """Whether this worker cannot have been taken for dead, as far as it knows."""
-        return self.shared.renewed > time.monotonic() - upkeep.LEASE
+        return self.worker.renewed > time.monotonic() - upkeep.LEASE
 
     # Calls
 
@@ -191,22 +193,22 @@ class SharedQueue:
         """
         if self._surprise is None:
             try:
-                return self.shared.call(call)
+                return self.worker.call(call)
             except Surprise as surprise:
                 self._surprise = surprise
-        lost = self.shared.reopen(self._surprise)
+        lost = self.worker.reopen(self._surprise)
         self._surprise = None
         if lost:
             logger.warning(
                 "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
                 " again. Every page that start() or another page links to is still fetched.",
-                *(self.shared.place, lost),
+                *(self.worker.place, lost),
             )
         else:
             logger.warning(
                 "%s: this worker missed its lease of %g s: it stood still, or could not reach"
                 " Redis. Others have what it had taken; it continues.",
-                *(self.shared.place, upkeep.LEASE),
+                *(self.worker.place, upkeep.LEASE),
             )
         return Answer(void=True, start_over=bool(lost))
 
@@ -214,7 +216,7 @@ class SharedQueue:
         """Apply the answer to a call."""
         self._call = None
         if answer.void:
-            self.shared.known.clear()
+            self.worker.known.clear()
             self.surprises += 1
             # Entries and paces are sent again. What was taken is no longer ours.
             self._buffer.extendleft(reversed(call.entries))
@@ -225,7 +227,7 @@ class SharedQueue:
         self.offering -= len(call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
-        self.shared.learn(
+        self.worker.learn(
             entry.fingerprint
             for entry in call.entries
             if entry.fingerprint is not None
@@ -236,20 +238,20 @@ class SharedQueue:
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after a call."""
-        counts = self.shared.counts
+        counts = self.worker.counts
         return not (self.has_work or counts.waiting or counts.taken or counts.more)
 
     def _keep_alive(self) -> None:
         """Renew the lease, or give it up: what blocks the event loop may do so for ever."""
         pulse = self.pulse  # the event loop may take it away meanwhile
         if pulse is None or (seconds := pulse.blocked()) < upkeep.BLOCKED:
-            self.shared.keep_alive()
-        elif self.shared.renewed > -inf:
-            self.shared.beat(give_up=True)
+            self.worker.keep_alive()
+        elif self.worker.renewed > -inf:
+            self.worker.beat(give_up=True)
             logger.warning(
                 "%s: this worker gives up its lease, because its event loop has been blocked for"
                 " %.0f s. Others fetch what it had. It is here:\n%s",
-                *(self.shared.place, seconds, pulse.stack()),
+                *(self.worker.place, seconds, pulse.stack()),
             )
 
     def close(self) -> Account | None:
@@ -257,10 +259,14 @@ class SharedQueue:
 
         :returns: what has become of all pages, if the server says so.
         """
-        account = None
-        try:
-            account = self.shared.leave(self.taken)
-        except BackendError as error:
-            logger.info("The lease could not be released, and expires by itself: %s", error)
-        self.worker.close()
+        account = self._account() if self.worker.close(self.taken) else None
+        self.link.close()
         return account
+
+    def _account(self) -> Account | None:
+        try:
+            account = self.reader.account(self.reader.existing().counts)
+        except BloomError:  # it is gone meanwhile, or out of reach
+            return None
+        # What others have in flight waits, as this worker sees it.
+        return account._replace(waiting=account.waiting + account.in_flight, in_flight=0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.account import Account
@@ -12,11 +14,12 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import PROGRAM, Counts, State, refusal
-from scrapy_bloom.redis.key import Surprise, ask
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import SECOND, Taken, with_length
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Surprise, ask
 
-_PORTION: Final = 50  # rows of the failed list that are read at once
+_PORTION: Final = 100  # requests that are read at once: some are large
+_MOST_HELD: Final = 500  # requests in flight that are looked at
 _ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
 
 
@@ -53,24 +56,25 @@ class Listed(NamedTuple):
 class Reader:
     """Reads a filter and its requests.
 
-    :param worker: runs the scripts; it takes no lease.
+    All methods raise BackendError if the server cannot be used.
+
+    :param link: runs the scripts; it takes no lease.
     :param key: of the filter.
     """
 
-    def __init__(self, worker: Worker, key: str) -> None:
-        self._worker, self._key = worker, key
-        self._place = f"Redis at {worker.address}, key {key}"
+    def __init__(self, link: Link, key: str) -> None:
+        self._link, self._key, self._base = link, key, beginning(key)
+        self._place = f"Redis at {link.address}, key {key}"
 
     def state(self) -> State | None:
         """Return the state of the filter; None if nothing is there.
 
-        :raises BackendError: if the server cannot be used.
         :raises StateError: if something else is under the key.
         """
-        with self._worker.explained():
-            kind = self._worker.client.type(self._key).decode()
+        with self._link.explained():
+            kind = self._link.client.type(self._key).decode()
             header = self._header() if kind == "hash" else {}
-            now = float(self._worker.client.time()[0])
+            now = float(self._link.client.time()[0])
         if kind == "none" or (header.get("program") == PROGRAM and "epoch" not in header):
             return None
         if "program" not in header:
@@ -80,8 +84,7 @@ class Reader:
     def existing(self) -> State:
         """Return the state of the filter.
 
-        :raises BackendError: as :meth:`state`.
-        :raises StateError: likewise, and if nothing is there.
+        :raises StateError: as :meth:`state`, and if nothing is there.
         """
         if (state := self.state()) is not None:
             return state
@@ -104,40 +107,32 @@ class Reader:
         state = self.existing()
         probe = state.plan.hash(state.secret)
         try:
-            return ask(self._worker, self._key, state.epoch, probe, fingerprints)
+            return ask(self._link, self._key, state.epoch, probe, fingerprints)
         except Surprise:
             raise StateError(
                 f"{self._place}: the filter has just started over. Try again."
             ) from None
 
     def to_free(self) -> int:
-        """Return how many keys of 4 MB the server has still to free.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        with self._worker.explained():
-            going = self._worker.client.hget(self._key, "going") or b""
+        """Return how many keys of 4 MB the server has still to free."""
+        with self._link.explained():
+            going = self._link.client.hget(self._key, "going") or b""
         return sum(int(row.rpartition(b".")[2]) for row in going.split())
 
     def failed(self) -> Iterator[Listed]:
-        """Yield the requests on the failed list, in no order. During a crawl one may come twice.
+        """Yield the requests on the failed list, in no order. During a crawl one may come twice."""
+        return (Listed.read(*row) for row in self.scan("hscan", "failed"))
 
-        :raises BackendError: if the server cannot be used.
-        """
-        return (Listed.read(*row) for row in self.scan("hscan", "failed", _PORTION))
-
-    def scan(self, command: str, name: str, count: int) -> Iterator[tuple[bytes, Any]]:
+    def scan(self, command: str, name: str) -> Iterator[tuple[bytes, Any]]:
         """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice.
 
         :param name: how its key ends.
-        :param count: about how many are read at once.
-        :raises BackendError: if the server cannot be used.
         """
-        key, cursor = beginning(self._key) + name, 0
+        key, cursor = self._base + name, 0
         while True:
-            with self._worker.explained():
-                scan = getattr(self._worker.client, command)
-                cursor, found = scan(key, cursor, count=count)
+            with self._link.explained():
+                scan = getattr(self._link.client, command)
+                cursor, found = scan(key, cursor, count=_PORTION)
             yield from (found.items() if isinstance(found, dict) else found)
             if not cursor:
                 return
@@ -146,10 +141,8 @@ class Reader:
         """Return what has become of all pages.
 
         :param counts: of the state.
-        :raises BackendError: if the server cannot be used.
         """
-        base = beginning(self._key)
-        reasons, statuses = (self._hash(base + name) for name in ("reasons", "statuses"))
+        reasons, statuses = (self._hash(self._base + name) for name in ("reasons", "statuses"))
         return Account(
             done=counts.done,
             redirected=counts.redirected,
@@ -168,10 +161,9 @@ class Reader:
         :returns: ``hosts``, how many download slots have requests that need not wait for a time;
             ``later``, how many requests wait for a time; ``next_due``, when the first of them may
             be sent, None without any; ``holds``, slots that are left alone, each until when.
-        :raises BackendError: if the server cannot be used.
         """
-        client, base = self._worker.client, beginning(self._key)
-        with self._worker.explained():
+        client, base = self._link.client, self._base
+        with self._link.explained():
             clock, skew = self.clock()
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
@@ -192,10 +184,9 @@ class Reader:
         :returns: for each its ``name``; how many requests are ``waiting`` for no time of their own;
             for how long it will ``wait`` for its turn; the ``delay`` between two of its requests;
             and ``until`` when it is left alone, in seconds since 1970, else 0.
-        :raises BackendError: if the server cannot be used.
         """
-        client, base = self._worker.client, beginning(self._key)
-        with self._worker.explained():
+        client, base = self._link.client, self._base
+        with self._link.explained():
             clock, skew = self.clock()
             until = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
             turns = client.zrange(base + "turns", 0, count - 1, withscores=True)
@@ -218,23 +209,17 @@ class Reader:
         ]
 
     def taken(self) -> dict[str, set[bytes]]:
-        """Return the ids of the requests that each worker has taken.
-
-        :raises BackendError: if the server cannot be used.
-        """
+        """Return the ids of the requests that each worker has taken."""
         found: dict[str, set[bytes]] = {}
-        with self._worker.explained():
-            for field in self._worker.client.hkeys(beginning(self._key) + "taken"):
+        with self._link.explained():
+            for field in self._link.client.hkeys(self._base + "taken"):
                 found.setdefault(field[:-8].decode(errors="replace"), set()).add(field[-8:])
         return found
 
     def upcoming(self, count: int) -> Iterator[Taken]:
-        """Yield the requests that are sent next, as if all slots had the same delay.
-
-        :raises BackendError: if the server cannot be used.
-        """
-        client, base = self._worker.client, beginning(self._key)
-        with self._worker.explained():
+        """Yield the requests that are sent next, as if all slots had the same delay."""
+        client, base = self._link.client, self._base
+        with self._link.explained():
             slots = client.zrange(base + "turns", 0, count - 1) if count else ()
             ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
             first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
@@ -242,29 +227,70 @@ class Reader:
             yield from map(Taken.read_member, islice(filter(None, in_turn), count))
 
     def delayed(self, count: int) -> Iterator[tuple[Taken, float]]:
-        """Yield requests that wait for a time, each with its own, in seconds since 1970.
-
-        :raises BackendError: if the server cannot be used.
-        """
+        """Yield requests that wait for a time, each with its own, in seconds since 1970."""
         if count:
             _, skew = self.clock()
-            key = beginning(self._key) + "later"
-            with self._worker.explained():
-                range_ = self._worker.client.zrangebyscore
-                found = range_(key, "-inf", "inf", 0, count, withscores=True)
+            with self._link.explained():
+                range_ = self._link.client.zrangebyscore
+                found = range_(self._base + "later", "-inf", "inf", 0, count, withscores=True)
             for member, due in found:
                 yield Taken.read_member(member), due / SECOND - skew
+
+    def in_flight(self) -> Iterator[tuple[Taken, str, float]]:
+        """Yield the requests that were taken, by which worker, and since how many seconds."""
+        clock, _ = self.clock()
+        for field, value in self.scan("hscan", "taken"):
+            taken = Taken.read(value, clock)
+            yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
+
+    def holders(self) -> list[tuple[str, int, float]]:
+        """Return which workers have requests in flight, how many, and the first for how long.
+
+        The one that has had one for longest comes first. Of many requests some are left out.
+        """
+        found: dict[str, list[float]] = {}
+        for _, name, seconds in islice(self.in_flight(), _MOST_HELD):
+            found.setdefault(name, []).append(seconds)
+        holders = [(name, len(some), max(some)) for name, some in found.items()]
+        return sorted(holders, key=itemgetter(2), reverse=True)
+
+    def waiting(self) -> Iterator[tuple[Taken, float]]:
+        """Yield the requests that wait, each with when it may be sent, in seconds since 1970.
+
+        Those of a slot come in their order; those that wait for a time come last.
+        """
+        last = b"-"
+        while True:
+            with self._link.explained():
+                range_ = self._link.client.zrangebylex
+                members = range_(self._base + "queue", last, "+", 0, _PORTION)
+            yield from ((Taken.read_member(member), 0.0) for member in members)
+            if len(members) < _PORTION:
+                break
+            last = b"(" + members[-1]
+        _, skew = self.clock()
+        for member, due in self.scan("zscan", "later"):
+            yield Taken.read_member(member), due / SECOND - skew
+        for entry, _ in self.scan("zscan", "unread"):
+            yield Taken.read_member(entry.partition(b" ")[2]), 0.0
+
+    def holds(self) -> dict[str, float]:
+        """Return the slots that are left alone, each until when, in seconds since 1970."""
+        clock, skew = self.clock()
+        return {
+            slot.decode(errors="replace"): until / SECOND - skew
+            for slot, until in self.scan("zscan", "holds")
+            if until > clock
+        }
 
     def clock(self) -> tuple[int, float]:
         """Return the time of requests and slots, in microseconds.
 
         And by how many seconds it is ahead of the server's clock.
-
-        :raises BackendError: if the server cannot be used.
         """
-        with self._worker.explained():
-            words = (self._worker.client.hget(self._key, "well") or b"").split()
-            seconds, fraction = self._worker.client.time()
+        with self._link.explained():
+            words = (self._link.client.hget(self._key, "well") or b"").split()
+            seconds, fraction = self._link.client.time()
         skew = float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
         return int((seconds + skew) * SECOND) + fraction, skew
 
@@ -273,8 +299,8 @@ class Reader:
 
     def _hash(self, key: str) -> dict[str, bytes]:
         """Return a hash, using only commands that every worker may use."""
-        client = self._worker.client
-        with self._worker.explained():
+        client = self._link.client
+        with self._link.explained():
             names = client.hkeys(key)
             values = client.hmget(key, names) if names else ()
         pairs = zip(names, values, strict=True)

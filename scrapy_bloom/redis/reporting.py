@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.worker import MOST_TRIES, Worker
+from scrapy_bloom.redis.link import MOST_TRIES, Link
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.downloads import Downloads
-    from scrapy_bloom.redis.key import SharedKey
     from scrapy_bloom.redis.queue import SharedQueue
+    from scrapy_bloom.redis.worker import Worker
 
 _NAMED: Final = 5
 """Most workers that a line names."""
-
 
 _WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
 """Reasons why the scripts put requests on the failed list."""
@@ -34,8 +33,8 @@ _WORKERS: Final = ("workers died with it", "workers were blocked by it", "unread
 def report_opened(
     report: Report,
     identifier: Identifier,
+    link: Link,
     worker: Worker,
-    shared: SharedKey,
     *,
     crawl: bool = False,
 ) -> None:
@@ -43,7 +42,7 @@ def report_opened(
 
     :param crawl: whether the requests are there, too.
     """
-    state = shared.state
+    state = worker.state
     contents = f"{counted(state.items, 'page')} known"
     if not crawl:
         contents += "; if this process is killed, its pending requests are lost"
@@ -54,15 +53,15 @@ def report_opened(
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
-    report.opened(noun, f"in {shared.place}", contents, state.info(), restored=state.items)
+    report.opened(noun, f"in {worker.place}", contents, state.info(), restored=state.items)
     try:
-        with worker.explained():
-            policy = eviction_policy(worker.client)
+        with link.explained():
+            policy = eviction_policy(link.client)
     except BackendError:  # checks will report it
         return
     if policy not in ("", "noeviction"):
         report.warn(
-            f"Redis at {worker.address}: maxmemory-policy is {policy}, expected noeviction. If the"
+            f"Redis at {link.address}: maxmemory-policy is {policy}, expected noeviction. If the"
             f" server deletes keys of a crawl because it is full, the crawl starts over, and pages"
             f" are fetched again."
         )
@@ -78,14 +77,14 @@ def report_crawl(
 
     :param windowed: whether pages are fetched again after some time.
     """
-    report_opened(report, identifier, queue.worker, queue.shared, crawl=True)
-    shared, example = queue.shared, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
-    writers = (json.loads(plan.writer) for plan in (shared.state.plan, shared.plan))
-    warn_of_another(shared.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
-    items, counts = shared.state.items, shared.counts
+    report_opened(report, identifier, queue.link, queue.worker, crawl=True)
+    worker, example = queue.worker, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
+    writers = (json.loads(plan.writer) for plan in (worker.state.plan, worker.plan))
+    warn_of_another(worker.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
+    items, counts = worker.state.items, worker.counts
     if items and not (counts.waiting or counts.taken or counts.failed or windowed):
         way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-        report.finished(shared.place, items, way)
+        report.finished(worker.place, items, way)
     report.explained |= bool(counts.waiting or counts.taken or counts.failed)
 
 
@@ -121,7 +120,7 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
-def log_waiting(report: Report, shared: SharedKey) -> None:
+def log_waiting(report: Report, queue: SharedQueue) -> None:
     """Log that other workers have all there is to fetch, once they are known."""
 
     def log(holders: list[tuple[str, int, float]]) -> None:
@@ -131,14 +130,14 @@ def log_waiting(report: Report, shared: SharedKey) -> None:
         ]
         if others := len(holders) - len(named):
             named.append(f"{counted(others, 'other worker')}")
+        taken = counted(queue.worker.counts.taken, "request")
         report.info(
-            f"Nothing to fetch right now: waiting for {counted(shared.counts.taken, 'request')} in"
-            f" flight ({'; '.join(named)}). If a worker was killed, its requests come back when its"
-            f" lease ends."
+            f"Nothing to fetch right now: waiting for {taken} in flight ({'; '.join(named)}). If a"
+            f" worker was killed, its requests come back when its lease ends."
         )
 
     # What fails has been logged.
-    run_beside(shared.holders).addCallbacks(log, lambda _: None)
+    run_beside(queue.reader.holders).addCallbacks(log, lambda _: None)
 
 
 def warn_of_failed(report: Report, account: Account, spider: str) -> None:
@@ -153,22 +152,22 @@ def warn_of_failed(report: Report, account: Account, spider: str) -> None:
 
 def write_stats(report: Report, queue: SharedQueue) -> None:
     """Write to the stats how many requests there are, and what went over the wire."""
-    worker = queue.worker
+    link = queue.link
     for stat, value in (
-        (stats.REQUEUED, worker.requeued),
-        (stats.FAILED_LIST, queue.shared.counts.failed),
-        (stats.FROM_BACKEND["outages"], worker.outages),
+        (stats.REQUEUED, queue.worker.requeued),
+        (stats.FAILED_LIST, queue.worker.counts.failed),
+        (stats.FROM_BACKEND["outages"], link.outages),
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
     # What was sent may be there, and its answer lost.
-    report.set(stats.WAITING, queue.shared.counts.waiting + queue.offering)
-    report.set(stats.FROM_BACKEND["round_trips"], worker.round_trips)
+    report.set(stats.WAITING, queue.worker.counts.waiting + queue.offering)
+    report.set(stats.FROM_BACKEND["round_trips"], link.round_trips)
 
 
-def describe_crawl(shared: SharedKey) -> tuple[str, ...]:
+def describe_crawl(worker: Worker) -> tuple[str, ...]:
     """Return who shares the crawl, as last reported: nothing is asked for this."""
-    counts = shared.counts
+    counts = worker.counts
     if not counts.workers:  # nobody has looked yet
         return ()
     held = f", {counts.held:,} left alone" if counts.held else ""

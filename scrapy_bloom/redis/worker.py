@@ -1,221 +1,418 @@
-"""One worker: its lease, and how it deals with outages."""
+"""A worker: its calls to one key, and what surprises it there.
+
+A worker has a name and numbers its calls. An unanswered call is repeated with its number, and the
+server returns the stored answer. If the server does not know what this worker knows (it was
+flushed, lost a key, went back in time, or took the worker for dead), that is a :class:`Surprise`:
+the worker forgets all it knows there and takes a new name; its caller decides what starts over.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import socket
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
-from contextlib import AbstractContextManager, suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final
 
-import redis
-from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError
-
-from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import FAULTS, RETRY, Server, beginning, is_elsewhere, script
-from scrapy_bloom.redis.connection import Deadline, NotConnectedError, by
+from scrapy_bloom.errors import BackendError, FilterLostError
+from scrapy_bloom.filter.hashing import new_secret
+from scrapy_bloom.filter.info import FilterInfo
+from scrapy_bloom.redis import growth, upkeep
+from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
+from scrapy_bloom.redis.known import Known
+from scrapy_bloom.redis.link import MOST_TRIES, Link, new_name
+from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
+from scrapy_bloom.redis.wire import Answer, Call, pack
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+KNOWN: Final = 1 << 19
+"""Most fingerprints that a worker remembers for each filter: 10 MB."""
 
-MOST_TRIES: Final = 10
-"""A request goes to the failed list after this many workers have died with it."""
+_NO_REQUESTS: Final = (
+    ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
+    " and resumes a copy that was interrupted"
+)
+_HAS_REQUESTS: Final = (
+    ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
+)
+_ANOTHERS: Final = (
+    ". Requests wait there, with callbacks of that spider. If each page is wanted once, whoever"
+    " finds it, make the spiders one, with arguments; or set Scrapy's own SCHEDULER in all of them,"
+    " and run them at the same time"
+)
 
-_PASSWORDS: Final = 600.0
-"""For so many seconds a server that has known a worker may refuse its password: it is changed."""
+_DOUBLED: Final = 4
+"""How many repetitions double the time that a byte may take: workers may share a slow link."""
+
+AHEAD: float = 0.4
+"""Seconds before its turn that a request may be taken, so that few calls are needed."""
+
+_YES: Final = ord("1")
+
+_LOSSES: Final = {
+    "dead": "it missed its lease, and what it had is back in the queue",
+    "gone": "its marks or requests have vanished there",
+    "lost": "the server went back to an older state",
+    "deleted": "it was deleted",
+}
 
 
-def new_name() -> str:
-    """Return a unique name for a worker."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
+class Surprise(Exception):  # noqa: N818 - nothing failed
+    """The server does not know what this worker knows. The call was not carried out.
 
-
-def _abandonable(act: Callable[[], T], deadline: Deadline) -> T:
-    """Return the result of a function that runs in a thread of its own, where it may connect.
-
-    What takes too long is abandoned there. A late script does no more than a repeated one.
-
-    :raises redis.TimeoutError: if it took too long.
+    An earlier try of it may have been, before the surprise.
     """
-    came: Future[T] = Future()
 
-    def run() -> None:
-        try:
-            came.set_result(by(deadline, act, connects=True))
-        except BaseException as error:  # re-raised in the waiting thread
-            came.set_exception(error)
-
-    if deadline.left > 0:
-        threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
-    while (left := deadline.left) > 0:  # which has moved meanwhile
-        with suppress(NotInTime):
-            came.exception(left)
-        if came.done():
-            return came.result()
-    raise redis.TimeoutError("no answer in time")
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(_LOSSES[answer.decode()])
+        self.only_dead = answer == b"dead"
 
 
 class Worker:
-    """Runs scripts on a server, and renews this worker's lease there.
+    """A worker at one key.
 
-    :param server: to which it connects.
-    :param timeout: most seconds that one call may take, including its retry, besides what its bytes
-        take on a slow link.
-    :raises BackendError: if the server cannot be reached.
+    One thread at a time calls or opens; :meth:`beat` and :meth:`knows` may run beside it.
+
+    :param link: runs the scripts.
+    :param key: of the header.
+    :param plan: what must be there; if nothing is, it is created so.
+    :param known: how many fingerprints to remember, at most.
+    :raises BackendError: if the server cannot be used.
+    :raises StateError: if something else is under the key. It is left untouched.
 
     Attributes:
-        client: of redis-py; safe to use from any thread.
-        error: of the last failed call.
-        patience: see :class:`Deadline`; of the next call.
-        usable: set while the server is available, as far as is known.
-        round_trips: calls to Redis.
-        outages: how often Redis became unavailable.
-        requeued: requests of dead workers that this one put back.
+        plan: as given.
+        place: what people call the server and the key.
+        state: of what was there when it was opened.
+        epoch: identifies the filter that is there now.
+        probe: makes the probe of a fingerprint.
+        made: whether this worker created it.
+        known: fingerprints that are there, see :meth:`learn`.
+        counts: of the last answer, or from when it was opened.
+        unanswered: the call that must be repeated before any other.
+        requeued: requests of dead workers that this one has put back.
+        comes: whether it begins to crawl with its next call: a run may begin.
+        renewed: when this worker last renewed its lease, by ``time.monotonic()``; infinitely long
+            ago if it has none.
     """
 
-    def __init__(self, server: Server, timeout: float) -> None:
-        self.address = server.address()
-        self.timeout, self.patience = timeout, 1.0
-        self.round_trips = self.outages = self.requeued = 0
-        self.usable = threading.Event()
-        self.usable.set()
-        self.error = BackendError("")
-        self._server, self._works = server, False
-        self._denied_since = inf  # when it began to refuse the password
-        self._scripts: dict[str, Any] = {}
-        self._failing = threading.Lock()  # heartbeats fail in a thread of their own
-        self._reported, self._warned = ("", float("-inf")), False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        try:
-            self.client: Any = _abandonable(lambda: server.connect(timeout), Deadline(timeout))
-        except redis.TimeoutError as error:
-            raise server.error(error) from None
-        self._is_cluster = isinstance(self.client, RedisCluster)
+    def __init__(self, link: Link, key: str, plan: Plan, *, known: int = KNOWN) -> None:
+        self.plan, self.place = plan, f"Redis at {link.address}, key {key}"
+        self.known = Known(known)
+        self.epoch, self.comes, self.requeued = "", False, 0
+        self._link, self._key = link, key
+        self._lives = ("", "")
+        self._answered = -1
+        self.open()
 
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn what the client raises into a :class:`BackendError`."""
-        return self._server.explained()
+    # Opening
 
-    def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
-        """Run a script of ``lua/`` on a key; return its answer.
+    def open(self) -> bool:
+        """Find what is there or create it, take a new name, and forget everything known.
 
-        :param probe: whether to try even if the last call failed.
-        :raises BackendError: if there was no answer. The script may have run.
+        :returns: whether the server still has all that it has told this worker; False at first.
+        :raises FilterLostError: if a user has deleted what this worker used. Nothing is created.
         """
-        if not (probe or self.usable.is_set()):
-            raise self.error
-        self.round_trips += 1
-        try:
-            act = partial(self._evaluate, name, key, arguments)
-            answer = self._with_deadline(act, Deadline(self.timeout, self.patience))
-            if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
-                self.client.close()  # the next reply on it would not be ours either
-                raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
-        except FAULTS as error:
-            self._fail(error)
-            raise self.error from None
-        self._works, self._denied_since = True, inf
-        if not self.usable.is_set():
-            self.usable.set()
-            if self._warned:
-                self._warned = False
-                logger.info("Redis at %s is available again.", self.address)
+        first = self.plan.next([])
+        order = self.plan.order.partition(" ")[0]
+        fields = {
+            "program": PROGRAM,
+            "format": FORMAT,
+            "epoch": secrets.token_hex(8),
+            "plan": self.plan.write(new_secret()),
+            "first": geometry(first),
+            "window": repr(self.plan.window),
+            "order": order,
+            "forgotten": 0,
+            "seq": 0,
+        }
+        name = new_name()
+        word, *parts = self._link.run(
+            "open",
+            self._key,
+            *(self.epoch, self.name, self._answered, name, upkeep.LEASE),
+            *(part for pair in fields.items() for part in pair),
+            probe=True,
+        )
+        if word == b"deleted":
+            raise FilterLostError(f"{self.place}: it was deleted while this worker used it.")
+        if word == b"type":
+            kind, name = parts[1].decode(), parts[0].decode()
+            raise refusal(self.place, f"found a {kind} under {name!r} that is not ours")
+        made, whole, now, *values = parts
+        self.made = made == b"1"
+        header = dict(zip(FIELDS, values, strict=True))
+        self._take_over(State.read(header, float(now), self.place))
+        is_whole = bool(whole == b"1")
+        self.rename(name, answered=0 if is_whole else -1)
+        return is_whole
+
+    def reopen(self, surprise: Surprise) -> str:
+        """Open it again after a surprise.
+
+        :returns: what the server has lost; empty if it has only taken this worker for dead.
+        :raises FilterLostError: as :meth:`open`.
+        """
+        whole = self.open()
+        if not surprise.only_dead:
+            return str(surprise)
+        # It may have lost something since then.
+        return "" if whole else _LOSSES["lost"]
+
+    def _take_over(self, state: State) -> None:
+        if differences := self.plan.differences(state.plan):
+            more, theirs = "", state.plan
+            if bool(self.plan.order) is not bool(theirs.order):
+                more = _NO_REQUESTS if self.plan.order else _HAS_REQUESTS
+            elif (self.plan.spider, self.plan.project) != (theirs.spider, theirs.project):
+                more = _ANOTHERS
+            reason = f"what is there has {differences}{more}"
+            raise refusal(self.place, reason, may_delete=more is not _ANOTHERS)
+        self.state, self.epoch, self.counts = state, state.epoch, state.counts
+        self.probe = state.plan.hash(state.secret)
+        self._slices: Sequence[SliceRow] | bytes = state.slices
+        self.known.clear()
+        self._forgotten = 0
+        self._known_until = inf
+
+    def rename(self, name: str = "", *, answered: int = -1) -> None:
+        """Take a new name, under which nothing has been sent yet.
+
+        :param answered: 0 if the server has a record of this name.
+        """
+        name = name or new_name()
+        self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
+        self._number, self._answered = 0, answered
+        self._heard = b"0"  # what came with the last holds that it was told
+        self.unanswered: Call | None = None
+        self.renewed = time.monotonic()
+
+    @property
+    def slices(self) -> Sequence[SliceRow]:
+        """The slices, as last reported."""
+        if isinstance(self._slices, bytes):
+            self._slices = read_slices(self._slices)
+        return self._slices
+
+    def info(self) -> FilterInfo:
+        """Return the state of the filter, as last reported."""
+        return self.plan.info(self.slices)
+
+    # Calls
+
+    def call(self, call: Call) -> Answer:
+        """Make a call; if it was not answered, pass the same object again.
+
+        :raises BackendError: if there was no answer. Make this very call again before any other.
+        :raises Surprise: as described there; then call :meth:`reopen`.
+        """
+        if call is not self.unanswered:
+            assert self.unanswered is None  # its number would be skipped
+            self._number, self.unanswered = self._number + 1, call
+        before = time.monotonic()
+        answer = Answer.read(call, self._send(call))
+        self._slices = answer.slices
+        self._heard = answer.heard or self._heard
+        self._note_swept(answer.requeued, answer.given_up)
+        self._answered, self.unanswered, self.comes = self._number, None, False
+        self.renewed = before
+        if answer.counts.forgotten != self.counts.forgotten or before >= self._known_until:
+            self.known.clear()
+        self._known_until = before + answer.expires
+        self.counts = answer.counts
         return answer
 
-    def _evaluate(self, name: str, key: str, arguments: tuple[object, ...]) -> Any:
-        run = self._scripts.get(name)
-        if run is None:
-            run = self._scripts[name] = self.client.register_script(script(name))
-        evaluate = partial(self.client.evalsha, run.sha, 2, key, beginning(key), *arguments)
-        try:
-            return evaluate()
-        except NoScriptError:
-            here: dict[str, Any] = {}
-            if self._is_cluster:  # another node may be down
-                here = {"target_nodes": self.client.get_node_from_key(key)}
-            self.client.execute_command("SCRIPT LOAD", run.script, **here)
-            return evaluate()
+    def _send(self, call: Call) -> list[Any]:
+        """Run the script for a call, once its marks have a slice with all its keys.
 
-    def _with_deadline(self, act: Callable[[], T], deadline: Deadline) -> T:
-        """Return the result of a function that calls the server, unless it takes too long.
-
-        A thread of its own costs more than the call. So only what has to connect gets one, for
-        nothing bounds a name lookup, and what calls a cluster.
-
-        :raises redis.TimeoutError: if it took too long.
+        :returns: what it answers.
         """
-        nobody_waits = threading.current_thread() is self._thread
+        plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
+        self._link.patience = 2.0 ** min(call.tries, _DOUBLED)
+        call.tries += self._link.usable.is_set()
+        while True:
+            word, *parts = self._link.run(
+                "mark" if plain else "call", self._key, self._say(call, plain=plain)
+            )
+            if word != b"slices":
+                break
+            following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
+            growth.make_keys(self._link, self._key, self.epoch, following)
+        if word == b"broken":
+            raise BackendError(
+                f"{self.place}: a call failed half-way"
+                f" ({parts[0].decode(errors='replace')}). All marks were dropped. Start the"
+                f" crawl again: it fetches its pages again. Does another program write to keys"
+                f" that begin with this one?"
+            )
+        if word != b"ok":
+            raise Surprise(word)
+        return parts
 
-        def once() -> T:
-            if nobody_waits:
-                return act()
-            try:
-                return by(deadline, act)
-            except NotConnectedError:
-                return _abandonable(act, deadline)
+    def knows(self, fingerprint: bytes) -> bool:
+        """Return whether this worker knows, without asking, that a page was let through."""
+        if self._forgotten > self.counts.forgotten or time.monotonic() >= self._known_until:
+            self.known.clear()
+        return fingerprint in self.known
 
-        if self._is_cluster:
-            return act() if nobody_waits else _abandonable(act, deadline)
-        return RETRY.call_with_retry(once, lambda _: None)
+    def give_up(self) -> None:
+        """Repeat the unanswered call no more; what it asked has no answer."""
+        self.unanswered = None
 
-    def _fail(self, cause: Exception) -> None:
-        """Record that the server is unavailable, and log that once a minute."""
-        if is_elsewhere(cause) and not self._is_cluster:
-            # A name, a balancer or the Sentinels may lead to another server by now.
-            self.client.connection_pool.disconnect(inuse_connections=False)
-        with self._failing:
-            now, begins = time.monotonic(), self.usable.is_set()
-            if isinstance(cause, redis.AuthenticationError):
-                self._denied_since = min(now, self._denied_since)
-            worked = self._works and now - self._denied_since < _PASSWORDS
-            self.error = error = self._server.error(cause, worked=worked)
-            self.outages += begins
-            self.usable.clear()
-            text, since = self._reported
-            if self._thread is None:
-                return  # nobody tries again: its caller reports it
-            if now - since > upkeep.WARN or (begins and text != str(error)):
-                self._reported, self._warned = (str(error), now), True
-                logger.warning("%s Retrying.", error)
+    def begin_anew(self) -> None:
+        """Open the key after this worker has deleted or left what was there."""
+        self.epoch = ""
+        self.open()
+        self.prepare()
 
-    def start_heartbeats(self, beat: Callable[[], object]) -> None:
-        """Call this some times a lease in a thread of its own, and more often during an outage."""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._live, args=(beat, self._stop), name="scrapy-bloom lease", daemon=True
+    def learn(self, fingerprints: Iterable[bytes]) -> None:
+        """Remember fingerprints whose verdicts have reached their callers, and no others."""
+        self.known.update(fingerprints)
+
+    def prepare(self) -> None:
+        """Make the keys of the slice that the next marks go to, lest the first call waits for them.
+
+        :raises BackendError: if there was no answer, or if the server is full.
+        """
+        growth.make_keys(self._link, self._key, self.epoch)
+
+    def keep_alive(self) -> None:
+        """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
+
+        Then do what nobody should have to wait for, see :mod:`growth`.
+
+        :raises BackendError: if there was no answer.
+        """
+        silent = time.monotonic() - self.renewed
+        if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._link.usable.is_set():
+            self.beat()
+        growth.tend(self._link, self._key, self._lives[0], self.plan)
+
+    def beat(self, *, give_up: bool = False) -> None:
+        """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
+
+        A surprise ends the lease, so there will be a call: it has a caller who can act on that.
+
+        :param give_up: whether to give up the lease instead.
+        :raises BackendError: if there was no answer.
+        """
+        before = time.monotonic()
+        lives = self._lives
+        word, *answer = self._link.run(
+            *("beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, int(give_up)), probe=True
         )
-        self._thread.start()
+        if lives != self._lives:
+            return
+        if give_up or word != b"ok":
+            self.renewed = -inf
+            return
+        self.renewed = max(self.renewed, before)
+        back, failed, self._forgotten = map(int, answer)
+        self._note_swept(back, failed)
 
-    def pause(self, seconds: float) -> bool:
-        """Let a heartbeat wait; return whether it is to go on."""
-        return not self._stop.wait(seconds)
+    def _note_swept(self, back: int, failed: int) -> None:
+        """Count and log what has come back from dead workers."""
+        self.requeued += back
+        if back or failed:
+            logger.log(
+                logging.WARNING if failed else logging.INFO,
+                "%s: requeued %s requests from workers whose lease expired, and moved %s to the"
+                " failed list",
+                *(self.place, f"{back:,}", f"{failed:,}"),
+            )
 
-    def close(self) -> None:
-        """Stop the heartbeats, and close the connection."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(self.timeout)
-        if self._is_cluster:
-            self.client.disconnect_connection_pools()  # its close() leaves them open
-        self.client.close()
+    @property
+    def name(self) -> str:
+        """The worker's name at this key."""
+        return self._lives[1]
 
-    def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
-        while not stop.wait(upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.RETRY):
-            try:
-                beat()
-            except BackendError:  # after a call over the network
-                continue  # already logged
-            except Exception:
-                logger.exception("Unexpected error while renewing the lease; retrying")
+    def leave(self, taken: Iterable[Taken] = ()) -> bool:
+        """Put back what this worker has taken, and deregister it.
+
+        :returns: whether the server still has all that it has told this worker.
+        :raises BackendError: if there was no answer. The lease then expires by itself.
+        """
+        latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
+        ids = b"".join(each.id for each in latest_first)
+        word, *_ = self._link.run("leave", self._key, *self._lives, ids)
+        return bool(word == b"ok")
+
+    def close(self, taken: Iterable[Taken] = ()) -> bool:
+        """Leave, at the end; return as :meth:`leave` does, False if there was no answer."""
+        try:
+            return self.leave(taken)
+        except BackendError as error:
+            logger.info("The lease could not be released, and expires by itself: %s", error)
+            return False
+
+    def _say(self, call: Call, *, plain: bool) -> bytes:
+        epoch, worker = self._lives
+        said: dict[str, Any] = {
+            "epoch": epoch,
+            "worker": worker,
+            "number": self._number,
+            "answered": self._answered,
+            "lease": upkeep.LEASE,
+            **call.marks(self.probe),
+        }
+        if not plain:
+            said |= {
+                "comes": self.comes,
+                "heard": self._heard,
+                "most": MOST_TRIES,
+                "ahead": AHEAD,
+                **call.requests(self.probe),
+            }
+        return pack(said)
+
+
+def ask(
+    link: Link,
+    key: str,
+    epoch: str,
+    probe: Callable[[bytes], bytes],
+    fingerprints: Sequence[bytes],
+) -> list[bool]:
+    """Return for each fingerprint whether it is there. Changes nothing.
+
+    :param epoch: of the filter.
+    :param probe: makes the probe of a fingerprint.
+    :raises BackendError: if there was no answer.
+    :raises Surprise: as :meth:`Worker.call`.
+    """
+    seen: list[bool] = []
+    for start in range(0, len(fingerprints), BATCH):
+        probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
+        word, *answer = link.run("ask", key, epoch, probes)
+        if word != b"ok":
+            raise Surprise(word)
+        seen += [digit == _YES for digit in answer[0]]
+    return seen
+
+
+def delete(
+    link: Link,
+    key: str,
+    dead: Iterable[str] = (),
+    *,
+    note: bool = True,
+) -> dict[str, float]:
+    """Delete what is under a key, unless workers have a lease; return once it is gone.
+
+    Return these workers, with the seconds that each has left.
+
+    :param dead: workers whose leases do not count.
+    :param note: whether workers that still use it must end, and create nothing.
+    :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
+    """
+    ignored = f" {' '.join(dead)} "
+    _, *used = link.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    if not used:
+        for _ in growth.free_keys(link, key):
+            pass
+    names = (name.decode() for name in used[::2])
+    return dict(zip(names, map(float, used[1::2]), strict=True))

@@ -7,8 +7,8 @@ import random
 import pytest
 from support.contract import fingerprints
 
-from scrapy_bloom.redis.key import KNOWN
 from scrapy_bloom.redis.known import Known
+from scrapy_bloom.redis.worker import KNOWN
 
 
 @pytest.mark.parametrize(("links", "share"), [(100_000, 0.95), (200_000, 0.9), (500_000, 0.7)])

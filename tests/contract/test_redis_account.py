@@ -31,12 +31,12 @@ def run_of(server, key):
 
 def vanish(worker):
     """Let a worker die without a word."""
-    stop_beating(worker.queue.worker)
+    stop_beating(worker.queue.link)
 
 
 def pass_by(server, key, worker):
     """Let a dead worker's lease run out."""
-    shift_leases(server, key, -HOUR, worker.queue.shared.name)
+    shift_leases(server, key, -HOUR, worker.queue.worker.name)
     all_are_well(server, key)
 
 
@@ -52,8 +52,8 @@ def fail_all(server, key, names="abc", **said):
 # What is counted
 
 
-def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
-    worker = join()
+def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, key):
+    worker = Crawler(server.url, key)
     worker.offer(*"abcdefgh")
     worker.take(7)
     have = worker.have
@@ -69,9 +69,9 @@ def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, join, key):
     assert told[:5] == (3, 1, 2, 1, 1)
     assert told.reasons == {"503": 1, "ValueError in parse": 1}
     assert told.statuses == {"404": 1}
-    counts = worker.queue.shared.counts
+    counts = worker.queue.worker.counts
     assert (counts.done, counts.redirected, counts.failed) == (3, 1, 2)
-    assert worker.queue.shared.leave(worker.have.values()) == told._replace(waiting=2, in_flight=0)
+    assert worker.queue.close() == told._replace(waiting=2, in_flight=0)
 
 
 def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):
@@ -81,12 +81,12 @@ def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server,
     for name in names:
         worker.fail(name, kind=f"kind {name}")
     worker.say()
-    (reader,) = (Reader(worker.queue.worker, key),)
+    (reader,) = (Reader(worker.queue.link, key),)
     reasons = reader.account(reader.existing().counts).reasons
     assert len(reasons) == 101
     assert reasons["others"] == 20
     rows = {row.key: row.request.member for row in reader.failed()}
-    worker.queue.shared.call(Call(restored=dict.fromkeys(rows, b"")))
+    worker.queue.worker.call(Call(restored=dict.fromkeys(rows, b"")))
     told = account(server, key)
     assert (told.done, told.failed, told.reasons) == (120, 0, {})
 
@@ -119,7 +119,7 @@ def test_a_worker_that_dies_before_it_has_said_that_a_page_failed_has_said_nothi
     victim.fail("b")
     vanish(victim)
     pass_by(server, key, victim)
-    rescuer.queue.shared.beat()
+    rescuer.queue.worker.beat()
     told = account(server, key)
     assert (told.failed, told.waiting, told.in_flight) == (1, 1, 0)
     assert victim.exchange().void  # it was taken for dead, and what it says counts no more
@@ -133,9 +133,9 @@ def test_where_redirects_led_is_forgotten_in_the_same_call_and_the_page_is_not(j
     worker.take(2)
     worker.queue.end(worker.have.pop("way"))
     worker.fail("page", way=(mark_of("way"),))
-    calls = worker.queue.worker.round_trips
+    calls = worker.queue.link.round_trips
     worker.exchange()
-    assert worker.queue.worker.round_trips == calls + 1
+    assert worker.queue.link.round_trips == calls + 1
     worker.offer("page", "way")
     assert worker.say() == ["way"]
 
@@ -243,7 +243,7 @@ def test_what_nobody_could_read_is_tried_again_by_the_next_run(server, key):
         old.queue.refuse(old.have.pop("a"))
         old.say()
         all_are_well(server, key)
-        old.queue.shared.beat()
+        old.queue.worker.beat()
         assert left(server, key) == (0, 0, 1)
     with Crawler(server.url, key) as new:
         assert new.take(9) == ["a"]
@@ -261,7 +261,7 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     while not worker.queue.is_over():
         answer = worker.exchange(40)
         told += answer.fetched_again
-        failed = worker.queue.shared.counts.failed
+        failed = worker.queue.worker.counts.failed
         assert before - failed < 100  # one walk of a hash may return some more than asked for
         before = failed
         order += [each.body.decode() for each in answer.taken]
@@ -293,12 +293,12 @@ def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, 
     worker = join()
     assert worker.take(9) == []
     other = join()  # which finds the first one alive: that is no matter
-    worker.queue.shared.beat()
+    worker.queue.worker.beat()
     assert run_of(server, key) == run
     assert not worker.queue.is_over()
     fail_in_this_run(worker)
     pass_by(server, key, dead)
-    other.queue.shared.beat()
+    other.queue.worker.beat()
     assert run_of(server, key) == run + 1
     assert sorted(worker.take(9)) == [*"abcx"]
 
@@ -314,25 +314,25 @@ def fail_in_this_run(worker):
 def test_no_run_begins_if_one_of_those_gives_a_sign(server, join, key, sign):
     with clock_of_redis(server.client(), 1e9) as set_clock:
         one = join()
-        stop_beating(one.queue.worker)
+        stop_beating(one.queue.link)
         one.offer(*"ab")
         one.take(2)
         one.fail("a")
         one.say()
         two = join()
-        stop_beating(two.queue.worker)
+        stop_beating(two.queue.link)
         two.say()
         set_clock(1e9 + 5)
         if sign == "beat":
-            one.queue.shared.beat()
+            one.queue.worker.beat()
         else:
-            one.queue.shared.leave(one.have.values())
+            one.queue.worker.leave(one.have.values())
         for seconds in range(6, 2 * int(LEASE), 5):
             set_clock(1e9 + seconds)
-            two.queue.shared.beat()
+            two.queue.worker.beat()
         assert two.take(9) == ["b"]
         assert run_of(server, key) == 1
-        assert two.queue.shared.counts.more == 0
+        assert two.queue.worker.counts.more == 0
 
 
 def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(
@@ -340,7 +340,7 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
 ):
     with clock_of_redis(server.client(), 1e9) as set_clock:
         worker = join()
-        stop_beating(worker.queue.worker)
+        stop_beating(worker.queue.link)
         worker.offer(*"ab")
         worker.take(2)
         worker.fail("a")
@@ -349,7 +349,7 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         for since, failed in ((1, 2), (HOUR - 5, 2), (HOUR + 1, 1), (2 * HOUR, 1)):
             set_clock(1e9 + since)
             worker.exchange()
-            assert worker.queue.shared.counts.failed == failed
+            assert worker.queue.worker.counts.failed == failed
             assert worker.queue.is_over() is (failed == 2)
         assert worker.take(9) == ["a"]
 
@@ -474,10 +474,10 @@ def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_o
 def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key):
     fail_all(server, key, "abc", tries=MOST_TRIES)
     worker = join()
-    rows = {row.request.body: row for row in Reader(worker.queue.worker, key).failed()}
+    rows = {row.request.body: row for row in Reader(worker.queue.link, key).failed()}
     back = {rows[b"a"].key: rows[b"a"].request.member, rows[b"b"].key: b""}
     for _ in range(2):
-        worker.queue.shared.call(Call(restored=back))
+        worker.queue.worker.call(Call(restored=back))
         told = account(server, key)
         assert (told[:5], told.reasons) == ((1, 0, 1, 1, 0), {"503": 1})
     assert Counter(worker.take(9)) == Counter("a")

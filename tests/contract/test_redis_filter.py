@@ -17,9 +17,9 @@ from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.key import SharedKey, delete
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Worker, delete
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ class TestWithoutMemory(TestWithAWindow):
 
     @pytest.fixture
     def make(self, monkeypatch, server, opened):
-        monkeypatch.setattr(SharedKey, "knows", lambda *_: False)
+        monkeypatch.setattr(Worker, "knows", lambda *_: False)
         return lambda **sizes: opened(server, **sizes)
 
 
@@ -63,9 +63,9 @@ def test_a_question_that_fails_half_way_grants_nothing(server, opened, key):
     """Only a mark without a verdict is owed one."""
     mine, other = (opened(server, key) for _ in "ab")
     marks = fingerprints(BATCH + 1)
-    call, out = mine.shared.call, BackendError("out", temporary=True)
+    call, out = mine.worker.call, BackendError("out", temporary=True)
     half_way = Mock(wraps=call, side_effect=[DEFAULT, out])
-    with patch.object(mine.shared, "call", half_way), pytest.raises(BackendError):
+    with patch.object(mine.worker, "call", half_way), pytest.raises(BackendError):
         mine.forget_many(marks)
     assert [other.add(marks[0]), mine.add(marks[0])] == [False, True]
 
@@ -74,8 +74,8 @@ def test_a_key_has_its_full_size_from_the_first_mark_on(server, opened, key):
     """A string that grows takes more memory than it needs."""
     seen = opened(server, key, capacity=3_000_000)
     seen.add_many(fingerprints(500))
-    names = server.client().keys(f"{beginning(key)}{seen.shared.epoch}.0.*")
-    (row,) = seen.shared.slices
+    names = server.client().keys(f"{beginning(key)}{seen.worker.epoch}.0.*")
+    (row,) = seen.worker.slices
     last = row.blocks % KEY_BLOCKS
     sizes = {server.client().strlen(name) for name in names}
     assert len(names) == row.keys
@@ -86,10 +86,10 @@ def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key)
     frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))
     assert other.delete() is False  # the other one has a lease
-    stop_beating(frozen.worker)
+    stop_beating(frozen.link)
     shift_leases(server, key, -3600)
     other.close()
-    worker = Worker(Server(server.url), 10.0)
+    worker = Link(Server(server.url), 10.0)
     assert delete(worker, key) == {}  # as the command does
     worker.close()
     assert server.client().keys(f"{key}*") == [key.encode()]
@@ -129,9 +129,9 @@ def test_what_is_asked_ahead_is_seen_for_that_long_and_nothing_is_marked(server,
     seen, other = without_memory(server.url, key), without_memory(server.url, key)
     assert other.add_many([b"theirs", b"forgotten"]) == [False, False]
     with seen.asked([b"new", b"theirs", b"forgotten", b"theirs"]):
-        trips = seen.worker.round_trips
+        trips = seen.link.round_trips
         assert seen.add(b"theirs")
-        assert seen.worker.round_trips == trips
+        assert seen.link.round_trips == trips
         assert seen.forget(b"forgotten")
         assert [seen.add(b"forgotten"), seen.add(b"new")] == [False, False]
         assert other.add(b"new")

@@ -17,12 +17,12 @@ from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import SharedKey, Surprise, delete
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Call
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.worker import Surprise, Worker, delete
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
@@ -31,7 +31,7 @@ START = 1_700_000_000
 WEEK = 7 * 86_400
 
 
-class WatchedWorker(Worker):
+class WatchedLink(Link):
     """Counts the keys with bits before and after each script; some scripts fail if asked to.
 
     Attributes:
@@ -86,11 +86,11 @@ def join(server, key):
         stack.enter_context(small_keys())
 
         def join(capacity=CAPACITY, **options):
-            worker = WatchedWorker(server, key)
+            worker = WatchedLink(server, key)
             stack.callback(worker.close)
             options = {"order": "fifo", "error_rate": 1e-6, **options}
-            shared = SharedKey(worker, key, plan_of(capacity=capacity, **options))
-            shared.worker = worker
+            shared = Worker(worker, key, plan_of(capacity=capacity, **options))
+            shared.link = worker
             return shared
 
         yield join
@@ -112,7 +112,7 @@ def test_no_script_makes_or_frees_more_than_a_few_keys(server, key, join):
     """At 1e8 pages one that made all held the server for a second; that freed all, for 0.15."""
     shared = join()
     mark(shared, 3 * CAPACITY)
-    client, worker = server.client(), shared.worker
+    client, worker = server.client(), shared.link
     assert len(shared.slices) == 2
     assert bits(client, key) == named(client, key)[0]
     shared.leave()
@@ -128,13 +128,13 @@ def test_keys_are_made_before_the_slice_is_full(join):
     shared.prepare()
     mark(shared, CAPACITY - BATCH)
     shared.keep_alive()
-    assert shared.worker.changes[-1] == ("upkeep", 0)
+    assert shared.link.changes[-1] == ("upkeep", 0)
     assert len(shared.slices) == 1
     mark(shared, BATCH)
     shared.keep_alive()
-    shared.worker.changes.clear()
+    shared.link.changes.clear()
     mark(shared, 2 * BATCH)
-    assert {name for name, _ in shared.worker.changes} == {"call"}
+    assert {name for name, _ in shared.link.changes} == {"call"}
     assert len(shared.slices) == 2
 
 
@@ -144,14 +144,14 @@ def test_keys_are_made_before_the_date_of_a_generation(server, join):
         mark(shared, BATCH)
         set_clock(START + WEEK / 8 * 0.97)
         shared.keep_alive()
-        assert shared.worker.changes[-1] == ("upkeep", 0)
+        assert shared.link.changes[-1] == ("upkeep", 0)
         set_clock(START + WEEK / 8 * 0.99)
         shared.keep_alive()
         assert len(shared.slices) == 1
         set_clock(START + WEEK / 8 + 1)
-        shared.worker.changes.clear()
+        shared.link.changes.clear()
         mark(shared, 2 * BATCH)
-        assert {name for name, _ in shared.worker.changes} == {"call"}
+        assert {name for name, _ in shared.link.changes} == {"call"}
         assert [row.items > 0 for row in shared.slices] == [True, True]
 
 
@@ -175,11 +175,11 @@ def test_a_slice_that_is_needed_sooner_than_its_kind_was_foreseen_is_used(server
 def test_a_flush_between_two_keys_leaves_nothing(server, key, join, between):
     """Plain commands left keys that nobody frees."""
     shared, client = join(), server.client()
-    shared.worker.dies_after = between
+    shared.link.dies_after = between
     with pytest.raises(BackendError):
         shared.prepare()
     client.delete(*client.keys(f"{key}*"))
-    shared.worker.dies_after = 1e9
+    shared.link.dies_after = 1e9
     shared.prepare()
     shared.keep_alive()
     assert not client.keys(f"{key}*")
@@ -193,11 +193,11 @@ def test_what_an_interrupted_deletion_leaves_is_known_and_freed_by_the_next_one(
     mark(shared, CAPACITY)
     before = len(bits(client, key))
     shared.leave()
-    shared.worker.dies_after = 2
+    shared.link.dies_after = 2
     with pytest.raises(BackendError):
-        delete(shared.worker, key)
-    shared.worker.dies_after = 1e9
-    reader = Reader(shared.worker, key)
+        delete(shared.link, key)
+    shared.link.dies_after = 1e9
+    reader = Reader(shared.link, key)
     assert reader.state() is None
     assert before - 3 == reader.to_free() == len(bits(client, key))
     assert client.ttl(key) == -1
@@ -235,7 +235,7 @@ class Growing:
             getattr(self, name)()
             live, others = named(self.client, self.key)
             assert bits(self.client, self.key) <= live | others, name
-            changes = {change for shared in self.workers for _, change in shared.worker.changes}
+            changes = {change for shared in self.workers for _, change in shared.link.changes}
             assert changes <= {-3, -2, -1, 0, 1}, name
             for row in read_slices(self.client.hget(self.key, "slices") or b""):
                 assert row.items <= row.capacity + BATCH
@@ -261,7 +261,7 @@ class Growing:
     def kill(self):
         """One dies in the middle of what it does, and another one comes."""
         number = self.chance.randrange(2)
-        worker = self.workers[number].worker
+        worker = self.workers[number].link
         worker.dies_after = self.chance.randrange(1, 12)
         with suppress(BackendError):
             self.chance.choice((self.mark, self.tend))()
@@ -277,7 +277,7 @@ class Growing:
 
     def delete(self):
         """A user deletes it, and may give up before that is done."""
-        worker, names = self.join().worker, self.client.hkeys(self.key)
+        worker, names = self.join().link, self.client.hkeys(self.key)
         worker.dies_after = self.chance.randrange(1, 9)
         with suppress(BackendError):
             delete(worker, self.key, [name.decode()[2:] for name in names], note=False)
@@ -300,8 +300,8 @@ def test_nothing_is_left_that_nobody_frees_and_no_slice_gets_too_full(server, ke
 
 def test_a_full_server_refuses_to_grow_and_can_be_emptied(key):
     with LocalRedis() as server:
-        worker, client = Worker(Server(server.url), 10.0), server.client()
-        shared = SharedKey(worker, key, plan_of(capacity=3_000_000))
+        worker, client = Link(Server(server.url), 10.0), server.client()
+        shared = Worker(worker, key, plan_of(capacity=3_000_000))
         shared.prepare()
         client.config_set("maxmemory", client.info("memory")["used_memory"] + (3 << 20))
         shared.call(Call([Entry("m", page) for page in fingerprints(9)]))

@@ -9,10 +9,10 @@ from support.internals import clock_of_redis
 from support.queues import left
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.redis import key as keys
+from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.key import delete
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import delete
 from scrapy_bloom.values import LONGEST
 
 NOW = 1_700_000_000.0
@@ -50,8 +50,8 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     worker.offer("filtered", slot="b", wait=90, filtered=False)
     exchange = worker.exchange(9)
     assert names(exchange.taken) == ["soon"]
-    assert worker.queue.shared.counts[:2] == (2, 1)
-    assert worker.queue.shared.counts.later == 2
+    assert worker.queue.worker.counts[:2] == (2, 1)
+    assert worker.queue.worker.counts.later == 2
     assert exchange.next_turn == pytest.approx(60, abs=NEAR)
     assert not worker.queue.is_over()
     worker.queue.close()
@@ -61,7 +61,7 @@ def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, 
     assert other.take(9) == ["later"]
     set_clock(NOW + 90 + NEAR)
     assert other.take(9) == ["filtered"]
-    assert other.queue.shared.counts.later == 0
+    assert other.queue.worker.counts.later == 0
     assert left(server, key) == (0, 3, 0)
 
 
@@ -73,7 +73,7 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
     counts = []
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
-        counts.append(worker.queue.shared.counts.later)
+        counts.append(worker.queue.worker.counts.later)
         assert (exchange.next_turn == 0) is bool(counts[-1])
     assert counts == [70, 20, 0]
     assert sorted(map(int, worker.have)) == [*range(120)]
@@ -93,7 +93,7 @@ def test_waiting_requests_are_deleted_with_the_others(server, key, join):
     worker.offer("a", slot="a", wait=60)
     hold(worker, b"a", 60)
     worker.say()
-    assert delete(worker.queue.worker, key, {worker.queue.shared.name}, note=False) == {}
+    assert delete(worker.queue.link, key, {worker.queue.worker.name}, note=False) == {}
     assert not server.client().keys(f"*{key}*")
 
 
@@ -110,14 +110,15 @@ def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
     hold(worker, b"a", 30)  # what is shorter changes nothing
     exchange = other.exchange(9)
     assert names(exchange.taken) == ["b1"]
-    assert exchange.next_turn == pytest.approx(60 - keys.AHEAD, abs=NEAR)
+    assert exchange.next_turn == pytest.approx(60 - workers.AHEAD, abs=NEAR)
     other.offer("a3", slot="a")
     assert not other.exchange(9).taken
-    set_clock(NOW + 60 - keys.AHEAD / 2)  # taken ahead, and sent when it is over
+    set_clock(NOW + 60 - workers.AHEAD / 2)  # taken ahead, and sent when it is over
     taken = other.exchange(9).taken
     assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
     assert all(
-        each.start - time.monotonic() == pytest.approx(keys.AHEAD / 2, abs=NEAR) for each in taken
+        each.start - time.monotonic() == pytest.approx(workers.AHEAD / 2, abs=NEAR)
+        for each in taken
     )
 
 
@@ -194,7 +195,7 @@ def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join
     worker.say()
     set_clock(now)
     worker.exchange()
-    reader = Reader(worker.queue.worker, key)
+    reader = Reader(worker.queue.link, key)
     facts = reader.schedule(5)
     assert (facts["later"], round(facts["next_due"] - now)) == (2, 60)
     assert {slot: round(until - now) for slot, until in facts["holds"].items()} == {"x": 30}
@@ -220,7 +221,7 @@ def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(join, s
     set_clock(NOW + 121)
     assert [*other.exchange().held] == []
     assert [*join().exchange().held] == [b"a"]
-    other.queue.shared.rename()  # as after a surprise
+    other.queue.worker.rename()  # as after a surprise
     assert [*other.exchange().held] == [b"a"]
 
 
@@ -232,7 +233,7 @@ def test_more_hosts_than_an_answer_has_room_for_are_named_again(join, set_clock)
     one.exchange()
     assert len(other.exchange().held) == 500
     set_clock(NOW + 110)
-    one.queue.shared.beat()
+    one.queue.worker.beat()
     assert b"500" in other.exchange().held
 
 
@@ -249,7 +250,7 @@ def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock, notices
     for hours in (1, 2):
         set_clock(NOW - hours * HOUR)
         if notices == "heartbeat":
-            worker.queue.shared.beat()
+            worker.queue.worker.beat()
         else:
             assert not worker.exchange(9).taken
     set_clock(NOW - 2 * HOUR + 60 + NEAR)

@@ -15,9 +15,9 @@ from testbed.localredis import LocalRedis, free_port
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis.client import Server, beginning, eviction_policy
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.project import key_of, project_of
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
@@ -266,7 +266,7 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
     words += " Use the version .* that wrote it"
     with refused(server, words):
         open_filter(server.url, key)
-    reader = Worker(Server(server.url), 2.0)
+    reader = Link(Server(server.url), 2.0)
     with refused(server, words):
         Reader(reader, key).existing()
     reader.close()
@@ -276,7 +276,7 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
 def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, field):
     seen = RedisFilter(Server(server.url), key, plan_of(), timeout=2.0, known=0)
     seen.add_many(fingerprints(10))
-    name = f"w:{seen.shared.name}" if field == "w" else field
+    name = f"w:{seen.worker.name}" if field == "w" else field
     server.client().hset(key, name, "x")
     assert seen.add_many(fingerprints(10, "new")) == [False] * 10
     seen.close()

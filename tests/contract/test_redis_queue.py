@@ -19,16 +19,16 @@ from support.waiting import until
 from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.link import MOST_TRIES
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.wire import Call
-from scrapy_bloom.redis.worker import MOST_TRIES
 
 
 def requests(worker, key, which):
     """Return the names of the requests that wait or were put aside."""
-    reader = Reader(worker.queue.worker, key)
+    reader = Reader(worker.queue.link, key)
     if which == "failed":
         return [each.request.body.decode() for each in reader.failed()]
     return [each.body.decode() for each in reader.upcoming(99)]
@@ -110,7 +110,7 @@ def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(j
 
     def sweep():
         all_are_well(server, key)
-        one.queue.shared.beat()
+        one.queue.worker.beat()
         return left(server, key)
 
     assert sweep() == sweep() == (2, 1, 0)
@@ -123,17 +123,17 @@ def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(j
     one.say()
     assert one.queue.is_over()
     assert sorted(requests(one, key, "failed")) == ["a", "b"]
-    rows = [*Reader(one.queue.worker, key).failed()]
+    rows = [*Reader(one.queue.link, key).failed()]
     assert [each.failed.kind for each in rows] == ["unreadable"] * 2
-    one.queue.shared.call(Call(restored={row.key: row.request.member for row in rows}))
+    one.queue.worker.call(Call(restored={row.key: row.request.member for row in rows}))
     assert sorted(one.take(2)) == ["a", "b"]
     assert [taken.tries for taken in one.have.values()] == [0, 0]
 
 
 def let_die(server, worker, key):
     """End a worker's lease as if it had been silent for long, and everybody else well."""
-    stop_beating(worker.queue.worker)
-    shift_leases(server, key, -3600, worker.queue.shared.name)
+    stop_beating(worker.queue.link)
+    shift_leases(server, key, -3600, worker.queue.worker.name)
     all_are_well(server, key)
 
 
@@ -153,9 +153,9 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
         else:
             deaths += 1
             let_die(server, victim, key)
-        rescuer.queue.shared.beat()
+        rescuer.queue.worker.beat()
         if "a" in had:
-            stop_beating(victim.queue.worker)
+            stop_beating(victim.queue.link)
         else:
             victim.queue.close()
         assert deaths <= MOST_TRIES
@@ -171,7 +171,7 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     one.offer("a")
     one.say()
     let_die(server, two, key)
-    one.queue.shared.beat()
+    one.queue.worker.beat()
     assert two.exchange().void
     assert not two.queue.is_over()
 
@@ -194,7 +194,7 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
     ):
         worker.say()
         let_die(server, worker, key)
-        other.queue.shared.beat()
+        other.queue.worker.beat()
         proxy.faults = dict.fromkeys(range(1, 99), "reset")
         for _ in range(2):
             with pytest.raises(BackendError):
@@ -218,13 +218,13 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server
     for _ in range(MOST_TRIES):
         with Crawler(server.url, key) as victim:
             assert victim.take(1) == ["a"]
-            victim.queue.shared.beat(give_up=True)
+            victim.queue.worker.beat(give_up=True)
             assert not victim.queue.has_lease
             all_are_well(server, key)
-            rescuer.queue.shared.beat()
+            rescuer.queue.worker.beat()
             assert victim.exchange().void
     assert left(server, key) == (0, 0, 1)
-    (failed,) = Reader(rescuer.queue.worker, key).failed()
+    (failed,) = Reader(rescuer.queue.link, key).failed()
     assert failed.failed.kind == "workers were blocked by it"
 
 
@@ -257,10 +257,10 @@ def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
         one.offer("a")
         one.say()
         assert two.take(1) == ["a"]
-        stop_beating(two.queue.worker)
-        shift_leases(server, key, -seconds, two.queue.shared.name)
+        stop_beating(two.queue.link)
+        shift_leases(server, key, -seconds, two.queue.worker.name)
         all_are_well(server, key)
-        one.queue.shared.beat()
+        one.queue.worker.beat()
         assert one.take(1) == (["a"] if dead else [])
         if not dead:
             two.done()
@@ -284,7 +284,7 @@ def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
             one.say()
             two.say()
             for worker in (one, two):
-                worker.queue.shared.beat()
+                worker.queue.worker.beat()
         assert len(one.have) == len(two.have) == 4
         assert left(own_server, key) == (2, 8, 0)
         assert one.queue.worker.requeued == 0
@@ -300,8 +300,8 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     shift_leases(server, key, seconds)
     times = [float(each) + seconds for each in client.hget(key, "well").split()]
     client.hset(key, "well", " ".join(f"{each:.3f}" for each in times))
-    two.queue.shared.beat()
-    two.queue.shared.beat()
+    two.queue.worker.beat()
+    two.queue.worker.beat()
     assert not one.exchange().void
     assert left(server, key) == (2, 2, 0)
 
@@ -310,12 +310,12 @@ def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):
     """Two heartbeats within half a millisecond let the sweep wait for a whole lease again."""
     client = server.client()
     with clock_of_redis(client, 1000.0004) as set_clock, Crawler(server.url, key) as worker:
-        stop_beating(worker.queue.worker)
+        stop_beating(worker.queue.link)
 
         def beaten(last, now):
             client.hset(key, "well", f"1.000 {last}")
             set_clock(now)
-            worker.queue.shared.beat()
+            worker.queue.worker.beat()
             return client.hget(key, "well").split()[0]
 
         assert beaten("1000.001", 1000.0004) == b"1.000"
@@ -330,7 +330,7 @@ def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, 
         one.say()
         assert one.queue.has_lease
         with proxy.down():
-            stop_beating(one.queue.worker)
+            stop_beating(one.queue.link)
             monkeypatch.setattr(upkeep, "LEASE", 0.01)
             until(lambda: not one.queue.has_lease)
         monkeypatch.undo()
@@ -344,9 +344,9 @@ def test_what_a_heartbeat_learns_makes_a_call(server, join, key):
     one.offer("a")
     two.take(1)
     let_die(server, two, key)
-    one.queue.shared.beat()
+    one.queue.worker.beat()
     assert two.queue.prepare(0) is None
-    two.queue.shared.beat()
+    two.queue.worker.beat()
     assert not two.queue.has_lease
     assert two.queue.prepare(0) is not None
     assert two.exchange().void
@@ -363,4 +363,4 @@ def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(jo
     worker.offer("a", "b")
     worker.queue.offer(Entry("x", mark_of("a"), source="a"))
     worker.say()
-    assert [worker.queue.shared.knows(mark_of(page)) for page in "ab"] == [False, True]
+    assert [worker.queue.worker.knows(mark_of(page)) for page in "ab"] == [False, True]

@@ -13,11 +13,11 @@ from support.queues import left
 from support.waiting import until
 
 from scrapy_bloom.crawl.pace import UNPACED, Pace
-from scrapy_bloom.redis import key as keys
+from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.link import MOST_TRIES
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import MOST_TRIES
 
 SECOND = Pace(1.0, 0.0)
 CLOCKS = 0.1
@@ -27,7 +27,7 @@ CLOCKS = 0.1
 @pytest.fixture
 def far(monkeypatch):
     """Let workers take requests a minute ahead."""
-    monkeypatch.setattr(keys, "AHEAD", 60.0)
+    monkeypatch.setattr(workers, "AHEAD", 60.0)
 
 
 def names(taken):
@@ -105,7 +105,7 @@ def test_the_longest_of_different_defaults_counts_while_its_worker_lives(server,
     assert gaps(fast.exchange(3).taken) == [pytest.approx(5.0, abs=1e-3)] * 2
     slow.queue.close()
     all_are_well(server, key)
-    fast.queue.shared.beat()
+    fast.queue.worker.beat()
     fast.offer(*"xyz", slot="b")
     taken = [each for each in fast.exchange(9).taken if each.slot == b"b"]
     assert gaps(taken) == [pytest.approx(1.0, abs=1e-3)] * 2
@@ -133,9 +133,9 @@ def test_a_worker_that_was_taken_for_dead_tells_paces_again(server, join, key):
     one.say()
     two.say()
     two.queue.next_call.paces[b"a"] = Pace(10.0, 0.0)
-    shift_leases(server, key, -3600, two.queue.shared.name)
+    shift_leases(server, key, -3600, two.queue.worker.name)
     all_are_well(server, key)
-    one.queue.shared.beat()
+    one.queue.worker.beat()
     assert two.exchange().void
     assert two.exchange(1).taken[0].delay == 10.0
 
@@ -230,7 +230,7 @@ def test_what_is_kept_of_dead_workers_is_bounded(server, join, key):
 def sweep(server, worker, key):
     """Let a heartbeat find that a sweep is due."""
     all_are_well(server, key)
-    worker.queue.shared.beat()
+    worker.queue.worker.beat()
 
 
 # Losses
@@ -259,11 +259,11 @@ def test_what_dead_workers_had_comes_back_in_portions(server, join, key):
     rescuer.say()
     for _ in range(4):
         victim.exchange(250)
-    shift_leases(server, key, -3600, victim.queue.shared.name)
+    shift_leases(server, key, -3600, victim.queue.worker.name)
     counts = []
     while left(server, key)[1]:
         all_are_well(server, key)
-        rescuer.queue.shared.beat()
+        rescuer.queue.worker.beat()
         counts.append(left(server, key)[1])
     assert len(counts) > 1
     assert left(server, key) == (1000, 0, 0)
@@ -316,7 +316,7 @@ def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(join, key):
     worker.offer("b1", "b2", slot="b")
     worker.queue.next_call.paces[b"b"] = Pace(15.0, 0.0)
     worker.say()
-    reader = Reader(worker.queue.worker, key)
+    reader = Reader(worker.queue.link, key)
     first = names(reader.upcoming(2))
     assert sorted(first) == ["a1", "b1"]
     assert reader.schedule(1)["hosts"] == 2
@@ -333,8 +333,8 @@ def test_what_a_scan_left_out_comes_back_with_the_next_one(server, join, key):
     rescuer.offer(*range(3), slot="a")
     rescuer.say()
     victim.exchange(3)
-    name = victim.queue.shared.name
+    name = victim.queue.worker.name
     server.client().hdel(key, f"w:{name}", f"a:{name}", "sweep")
     all_are_well(server, key)
-    rescuer.queue.shared.beat()
+    rescuer.queue.worker.beat()
     assert left(server, key) == (3, 0, 0)

@@ -94,7 +94,7 @@ def test_an_expired_generation_is_deleted_whole(server, key, join, clock):
     assert {b"again", b"ages", b"0", b"1", b"2", b"3", b"4"} <= ends
     clock(START + 10 * WINDOW)
     seen.add(b"page")
-    seen.shared.keep_alive()
+    seen.worker.keep_alive()
     assert not client.keys(f"{key}*.0.*")
 
 
@@ -102,14 +102,14 @@ def test_a_worker_forgets_what_it_remembers_itself_in_time(join):
     """By its own clock, which goes as the server's does."""
     seen = join(next(keys), known=1000, window=60)
     assert not seen.add(b"page")
-    shared = seen.shared
-    calls = seen.worker.round_trips
+    shared = seen.worker
+    calls = seen.link.round_trips
     assert seen.add(b"page")
-    assert seen.worker.round_trips == calls, "it is remembered here"
+    assert seen.link.round_trips == calls, "it is remembered here"
     short = join(next(keys), known=1000, window=1)
     assert not short.add(b"page")
-    assert short.shared.knows(b"page")
-    until(lambda: not short.shared.knows(b"page"))
+    assert short.worker.knows(b"page")
+    until(lambda: not short.worker.knows(b"page"))
     assert shared.knows(b"page")
 
 

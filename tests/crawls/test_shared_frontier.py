@@ -37,9 +37,9 @@ from twisted.internet.threads import deferToThread
 from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import delete
+from scrapy_bloom.redis.link import MOST_TRIES, Link
 from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.worker import MOST_TRIES, Worker
+from scrapy_bloom.redis.worker import delete
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
@@ -453,8 +453,8 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
 ):
     """It has a request that waits for its turn, none in flight, and nothing to say."""
     monkeypatch.setattr(upkeep, "LEASE", 0.5)
-    monkeypatch.setattr("scrapy_bloom.redis.key.AHEAD", 60.0)
-    client, other = own_server.client(), Worker(Server(own_server.url), 10.0)
+    monkeypatch.setattr("scrapy_bloom.redis.worker.AHEAD", 60.0)
+    client, other = own_server.client(), Link(Server(own_server.url), 10.0)
 
     def is_dead():
         shift_leases(own_server, key, -3600)
@@ -481,7 +481,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
 
 @ensureDeferred
 async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, server, key):
-    other = Worker(Server(server.url), 10.0)
+    other = Link(Server(server.url), 10.0)
 
     def is_deleted():
         shift_leases(server, key, -3600)

@@ -11,8 +11,8 @@ from support.sites import Pages, fan
 
 from scrapy_bloom.crawl import whose
 from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server
 
@@ -108,7 +108,7 @@ async def test_a_key_may_name_attributes_of_the_spider(server, request, caplog):
         for category in ("books", "toys"):
             await crawl(Shop, storage, url=pages.url + "/", category=category)
     assert pages.hits == {"/": 2}
-    worker = Worker(Server(server.url), 10)
+    worker = Link(Server(server.url), 10)
     for category in ("books", "toys"):
         plan = Reader(worker, f"scrapybot:shop:{category}:bloom").existing().plan
         assert json.loads(plan.writer)["arguments"]["category"] == category

@@ -127,8 +127,8 @@ class Worker:
         self.push, self.scheduler.queue.push = self.scheduler.queue.push, self.flaky_push
         crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
         shared = filter_in(self.filter)
-        stop_beating(shared.worker)
-        self.call, shared.worker.run = shared.worker.run, self.flaky_call
+        stop_beating(shared.link)
+        self.call, shared.link.run = shared.link.run, self.flaky_call
 
     def step(self):
         """Fetch a page."""

@@ -45,9 +45,9 @@ def use(url, key, **options):
         assert seen.clear() is False
         other.close()
         assert seen.clear()
-        seen.shared.beat()
+        seen.worker.beat()
         assert seen.delete()
-        assert seen.worker.outages == other.worker.outages == 0
+        assert seen.link.outages == other.link.outages == 0
     with Crawler(url, f"{key}:q", **options) as one, Crawler(url, f"{key}:q", **options) as two:
         one.offer(*range(20))
         one.say()
@@ -59,10 +59,9 @@ def use(url, key, **options):
         two.queue.end(done, Ending(status="404"))
         two.fail(failed.body.decode())
         two.say()
-        one.queue.shared.beat()
+        one.queue.worker.beat()
     with Crawler(url, f"{key}:q", **options) as one:
         assert len(one.drain()) == 19
-        one.queue.close()
 
 
 def test_the_documented_commands_are_enough(server):

@@ -25,10 +25,10 @@ from scrapy_bloom.crawl.pace import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.wire import Lost
-from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -153,7 +153,7 @@ class World:
 
     def fault_freeze(self):
         """Rather one that waits for an answer."""
-        waiting = [each for each in self.workers if each.queue.shared.unanswered is not None]
+        waiting = [each for each in self.workers if each.queue.worker.unanswered is not None]
         worker = self.chance.choice(waiting or self.workers)
         worker.frozen = self.now + self.chance.choice((10, 45, 90))
 
@@ -207,7 +207,7 @@ class World:
         for _ in range(12):
             self.now += 6
             with suppress(BackendError):
-                other.queue.shared.beat()
+                other.queue.worker.beat()
         self.workers = [worker]
         worker.worker.loss = loss
 
@@ -233,7 +233,7 @@ class World:
         return self.client.register_script(text)
 
 
-class FlakyWorker(Worker):
+class FlakyLink(Link):
     """Some of its calls, and some of the replies, get lost; some calls come once more, later."""
 
     def __init__(self, world):
@@ -270,7 +270,7 @@ class Crawler:
 
     def __init__(self, world):
         self.world = world
-        self.worker = FlakyWorker(world)
+        self.worker = FlakyLink(world)
         self.queue = SharedQueue(self.worker, KEY, world.plan)
         self.worker.calm = False
         self.ready, self.flight, self.children = [], {}, Counter()
@@ -301,7 +301,7 @@ class Crawler:
             return
         if not 0 <= world.now - self.beaten <= 6:
             self.beaten = world.now
-            self.queue.shared.beat()
+            self.queue.worker.beat()
         able = [key for key in self.flight if key not in self.children]
         if able and chance.random() < 0.6:
             self.fetch(chance.choice(able))
@@ -339,7 +339,7 @@ class Crawler:
             return
         world.fetched[page] += 1
         for other in world.links[page]:
-            if not self.queue.shared.knows((b"%d" % other).rjust(20, b".")):
+            if not self.queue.worker.knows((b"%d" % other).rjust(20, b".")):
                 self.children[key] += 1
                 self.offer(other, key)
         if not self.children[key]:

@@ -122,7 +122,7 @@ def test_while_its_slot_moves_a_crawl_waits():
         for name in sorted(move.names(), key=key.encode().__eq__):  # the header comes last
             move.move(name)
             with pytest.raises(BackendError) as told:
-                worker.queue.shared.beat()
+                worker.queue.worker.beat()
             assert told.value.temporary
         move.end()
         done += worker.drain()

@@ -61,7 +61,7 @@ def test_a_reply_that_drips_blocks_no_check(server, key):
         proxy.rate = 2.5 / TIMEOUT
         with in_time():
             assert seen.add_many(fingerprints(20, "b")) == [False] * 20
-        assert seen.worker.outages == 1
+        assert seen.link.outages == 1
         with in_time(0):  # or each of them would wait
             assert all(item in seen for item in fingerprints(20))
         with in_time(4 * TIMEOUT):

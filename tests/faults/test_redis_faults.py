@@ -22,7 +22,7 @@ from testbed.localredis import LocalRedis, keys
 
 from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis import worker as workers
+from scrapy_bloom.redis import link
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.reporting import write_stats
@@ -86,7 +86,7 @@ def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
             faulty, granted = add_with({call: fault}, opened, server, proxy, known)
             assert set(granted.values()) == {1}
-            assert faulty.worker.outages == 0
+            assert faulty.link.outages == 0
 
 
 @pytest.mark.parametrize("fault", MORE_FAULTS)
@@ -226,7 +226,7 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
         until(lambda: seen.usable)
         assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
         assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
-        assert (seen.worker.outages, seen.numbers()["losses"]) == (1, 0)
+        assert (seen.link.outages, seen.numbers()["losses"]) == (1, 0)
 
 
 def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
@@ -383,7 +383,7 @@ def test_once_a_worker_has_worked_only_some_errors_end_it(server, key, reply, pa
         assert told.value.temporary is passes
         proxy.upstream = upstream
         proxy.cut()
-        worker.queue.shared.beat()
+        worker.queue.worker.beat()
         worker.exchange()
 
 
@@ -395,9 +395,9 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
         admin.execute_command("ACL", "SETUSER", "worker", "resetpass", ">new")
         admin.execute_command("CLIENT", "KILL", "USER", "worker")
         for seconds, passes in ((600, True), (0, False)):
-            monkeypatch.setattr(workers, "_PASSWORDS", seconds)
+            monkeypatch.setattr(link, "_PASSWORDS", seconds)
             with pytest.raises(BackendError, match="user and password") as told:
-                worker.queue.shared.beat()
+                worker.queue.worker.beat()
             assert told.value.temporary is passes
         admin.execute_command("ACL", "SETUSER", "worker", ">old")
-        worker.queue.shared.beat()
+        worker.queue.worker.beat()

@@ -15,8 +15,8 @@ from testbed.localsite import LocalSite, StormySite
 
 from scrapy_bloom.crawl.serialize import read_fields
 from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import Worker
 
 pytestmark = [
     pytest.mark.redis,
@@ -79,7 +79,7 @@ def fetch_again(crawl, server):
     counts = []
     while not counts or counts[-1]:
         (key,) = {name.decode() for name in server.client().keys("*:bloom")}
-        with closing(Worker(Server(server.url), 10.0)) as worker:
+        with closing(Link(Server(server.url), 10.0)) as worker:
             rows = [*Reader(worker, key).failed()]
         told = account(server, key)
         urls = Counter(read_fields(each.failed.body)["url"] for each in rows)

@@ -13,7 +13,7 @@ from scrapy_bloom import fingerprinter
 from scrapy_bloom.crawl.scrapy import loop
 from scrapy_bloom.local import backend, log
 from scrapy_bloom.local.store import Store
-from scrapy_bloom.redis import worker
+from scrapy_bloom.redis import link
 
 _COMMIT = Store._commit
 
@@ -63,7 +63,7 @@ def marks_in_memory(store):
 
 def secret_of(filter_):
     """Return what only the key of a filter's hashes makes: who knows it can make pages seen."""
-    return filter_.shared.probe(bytes(20)) if hasattr(filter_, "shared") else filter_.secret
+    return filter_.worker.probe(bytes(20)) if hasattr(filter_, "worker") else filter_.secret
 
 
 def is_settled(crawler):
@@ -87,7 +87,7 @@ def clock_of_redis(client, now):
     :return: what sets the time.
     """
     key = "clock of the tests"
-    read, real_time = worker.script, Redis.time
+    read, real_time = link.script, Redis.time
 
     def read_with_clock(name):
         return read(name).replace("call('TIME')", f"call('HMGET', '{key}', 's', 'us')")
@@ -96,13 +96,13 @@ def clock_of_redis(client, now):
         client.hset(key, mapping={"s": int(seconds), "us": round(seconds % 1 * 1e6)})
 
     assert "call('TIME')" in read("call")
-    worker.script = read_with_clock
+    link.script = read_with_clock
     Redis.time = lambda _: tuple(map(int, client.hmget(key, "s", "us")))
     set_clock(now)
     try:
         yield set_clock
     finally:
-        worker.script, Redis.time = read, real_time
+        link.script, Redis.time = read, real_time
 
 
 def crawl_by(scheduler, crawler):
@@ -142,7 +142,7 @@ def state_of(crawler):
             "in hand": len(frontier_._backend._turns),
             "to be said": queue.has_work,
             "lease": queue.has_lease,
-            "counts": queue.shared.counts,
+            "counts": queue.worker.counts,
         }
     return known
 

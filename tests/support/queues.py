@@ -10,11 +10,11 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.pace import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Answer, Lost
-from scrapy_bloom.redis.worker import Worker
 from support.contract import fingerprints
 from support.redis_plan import plan_of
 
@@ -32,7 +32,7 @@ class Crawler:
         self.default = default
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Server(target) if isinstance(target, str) else target
-        self.queue = SharedQueue(Worker(target, timeout), key, self.plan)
+        self.queue = SharedQueue(Link(target, timeout), key, self.plan)
         self.have = {}
 
     def offer(self, *names, priority=0, filtered=True, slot="", wait=0.0):
@@ -84,7 +84,7 @@ class Crawler:
         """Say that these have failed."""
         for name in names:
             taken = self.have.pop(name)
-            failed = Failed(kind, "", time.time(), tries, self.queue.shared.name, taken.member)
+            failed = Failed(kind, "", time.time(), tries, self.queue.worker.name, taken.member)
             self.queue.fail(taken, Lost(taken.id, start, failed, way))
 
     def drain(self):
@@ -121,7 +121,7 @@ def mark_of(name):
 
 def account(server, key):
     """Return what has become of the pages of a crawl, as the server says; check what it counts."""
-    with closing(Worker(Server(server.url), 10.0)) as worker:
+    with closing(Link(Server(server.url), 10.0)) as worker:
         reader = Reader(worker, key)
         found = reader.account(reader.existing().counts)
         listed = Counter(each.failed.kind for each in reader.failed())

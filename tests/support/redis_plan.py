@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from hashlib import sha1
 from unittest.mock import patch
 
+from scrapy_bloom.redis import link
 from scrapy_bloom.redis import plan as plans
-from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import script
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
@@ -26,11 +26,11 @@ def name_of(name):
 @contextmanager
 def small_keys():
     """Let keys have one block of 8 KB instead of 511, so that small filters have many of them."""
-    read = workers.script
+    read = link.script
     assert "KEY_BLOCKS = 32, 511" in read("upkeep")
 
     def read_small(name):
         return read(name).replace("KEY_BLOCKS = 32, 511", "KEY_BLOCKS = 32, 1")
 
-    with patch.object(workers, "script", read_small), patch.object(plans, "KEY_BLOCKS", 1):
+    with patch.object(link, "script", read_small), patch.object(plans, "KEY_BLOCKS", 1):
         yield

@@ -26,7 +26,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import lock_job
 from scrapy_bloom.redis.client import Server, beginning
-from scrapy_bloom.redis.key import SharedKey
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.wire import Call, Lost
@@ -246,9 +246,9 @@ def failing(name, server):
         job.close()
         return name
     key = next(keys)
-    link = Worker(Server(server.url), 5.0)
+    link = Link(Server(server.url), 5.0)
     plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
-    shared = SharedKey(link, key, plan)
+    shared = Worker(link, key, plan)
     shared.call(Call([Entry("p", None, stored(Request(url))) for url in URLS]))
     lost = []
     for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
@@ -347,7 +347,7 @@ def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
         for url in URLS:
             worker.queue.offer(Entry("p", None, stored(Request(url))))
         worker.say()
-        shared = worker.queue.shared
+        shared = worker.queue.worker
         while shared.counts.failed < len(URLS):
             taken = shared.call(Call(take=len(URLS))).taken
             shared.call(Call(unreadable=[one.id for one in taken]))

@@ -34,8 +34,8 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.local.scrapys import read_queue, stored_requests, why_unclean
 from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.worker import Worker
 
 URLS = [f"http://example.com/{number}" for number in range(20)]
 
@@ -389,11 +389,11 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
     if goes_to == "redis":
         assert not any(server.client().ttl(name) > 0 for name in everything_in(server))
         key = target.rpartition("#")[2]
-        with closing(Worker(Server(server.url), 10.0)) as worker:
+        with closing(Link(Server(server.url), 10.0)) as worker:
             plan = Reader(worker, key).existing().plan
         with Crawler(server.url, key, **asdict(plan)) as worker:
             worker.exchange(through=True)  # the other one is given up
-            assert (worker.queue.shared.counts.waiting, worker.queue.shared.counts.failed) == (3, 1)
+            assert (worker.queue.worker.counts.waiting, worker.queue.worker.counts.failed) == (3, 1)
         return
     job = open_job(target, requests=True)
     assert job.store.failed.left == 1  # the other one is given up

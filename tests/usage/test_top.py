@@ -233,7 +233,7 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
         assert worker.take(1)
         shown = told(bloom, f"{server.url}#{key}")
         whole = told(bloom, f"{server.url}#{key}", "info")
-        name = worker.queue.shared.name
+        name = worker.queue.worker.name
     for fact in ("items", "account", "later", "hosts", "spider"):
         assert shown[fact] == whole[fact], fact
     (row,) = shown["workers"]

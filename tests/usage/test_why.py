@@ -25,7 +25,7 @@ from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.key import SharedKey
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.wire import Call, Lost
@@ -67,9 +67,9 @@ class Redis:
 
     def __init__(self, server):
         self.target = f"{server.url}#{next(keys)}"
-        self._worker = Worker(Server(server.url), 10.0)
+        self._worker = Link(Server(server.url), 10.0)
         plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="fifo pickle")
-        self.key = SharedKey(self._worker, self.target.partition("#")[2], plan)
+        self.key = Worker(self._worker, self.target.partition("#")[2], plan)
 
     def offer(self, *requests, due=0.0):
         self.key.call(

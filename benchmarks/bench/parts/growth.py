@@ -12,7 +12,7 @@ from bench.look import colour_of
 from bench.part import Column, Part, Plot, Row, Rows, Scale, Table
 
 if TYPE_CHECKING:
-    from scrapy_bloom.redis.key import SharedKey
+    from scrapy_bloom.redis.worker import Worker
 
 KEY: Final = "bench:bloom"
 MARKS: Final = 500
@@ -61,17 +61,17 @@ class _Log:
 
 def _grow(server: Any, pages: int) -> Row:
     from scrapy_bloom.redis.client import Server
-    from scrapy_bloom.redis.key import SharedKey, delete
+    from scrapy_bloom.redis.link import Link
     from scrapy_bloom.redis.plan import Plan
-    from scrapy_bloom.redis.worker import Worker
+    from scrapy_bloom.redis.worker import Worker, delete
 
     client = server.client()
     for name in ("open", "upkeep", "call", "drop", "leave"):
         client.script_load(_script(name))  # that is not what is measured
-    log, worker = _Log(client), Worker(Server(server.url), 60.0)
+    log, worker = _Log(client), Link(Server(server.url), 60.0)
     plan = Plan(pages, 1e-6, project="bench", spider="bench", order="lifo pickle")
     log.take(b"")
-    shared = SharedKey(worker, KEY, plan)
+    shared = Worker(worker, KEY, plan)
     shared.prepare()
     created = log.take(b"EVALSHA")
     _mark(shared)
@@ -102,14 +102,14 @@ def _script(name: str) -> str:
     return script(name)
 
 
-def _mark(shared: SharedKey) -> None:
+def _mark(shared: Worker) -> None:
     from scrapy_bloom.redis.member import Entry
     from scrapy_bloom.redis.wire import Call
 
     shared.call(Call([Entry("f", os.urandom(20), b"a request") for _ in range(MARKS)]))
 
 
-def _fill(client: Any, shared: SharedKey) -> None:
+def _fill(client: Any, shared: Worker) -> None:
     """Say that the newest slice is full."""
     from scrapy_bloom.redis.plan import geometry
 

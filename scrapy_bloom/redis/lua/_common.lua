@@ -82,8 +82,21 @@ local function read_worker(record)
   return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
 end
 
--- Whether a lease is valid. One that ends much later was given before the clock went back.
-local function is_valid(ends, lease) return ends > now and ends <= now + 2 * lease end
+-- Return all workers by their names, also dead ones: for each what read_worker() says, and whether it was blocked.
+local function read_workers()
+  local workers = {}
+  for _, field in ipairs(call('HKEYS', header)) do
+    if field:sub(1, 2) == 'w:' then
+      local record = call('HGET', header, field)
+      local number, ends, delay = read_worker(record)
+      workers[field:sub(3)] = {number = number, ends = ends, delay = delay, blocked = record:find('blocked', 1, true)}
+    end
+  end
+  return workers
+end
+
+-- Whether there is a lease, and it is valid. One that ends much later was given before the clock went back.
+local function is_valid(ends, lease) return type(ends) == 'number' and ends > now and ends <= now + 2 * lease end
 
 local function read_slices(text, epoch)
   local slices = {}

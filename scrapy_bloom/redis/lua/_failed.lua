@@ -88,40 +88,6 @@ local function put_failed_back(cursor, run)
   return portion[1], some
 end
 
-local function begin_run()
-  local run = tonumber(call('HGET', header, 'run') or 0) + 1
-  call('HSET', header, 'run', format_time(run))
-  call('HDEL', header, 'found')
-  if call('EXISTS', failed) == 1 then call('HSET', header, 'again', '0 0') end
-end
-
--- A worker comes. A run begins now, or once all the others are dead.
-local function come(worker, lease)
-  local found = {}
-  for _, field in ipairs(call('HKEYS', header)) do
-    local name = field:match('^w:(.*)$')
-    local _, ends = read_worker(name and name ~= worker and call('HGET', header, field))
-    if type(ends) == 'number' and is_valid(ends, lease) then found[#found + 1] = string.format('%s %.3f', name, ends) end
-  end
-  if #found == 0 then
-    begin_run()
-  elseif not call('HGET', header, 'found') then
-    call('HSET', header, 'found', table.concat(found, ' '))
-  end
-end
-
--- Begin a run if all that the last worker to come has found are dead.
-local function begin_run_if_alone()
-  for name, lease in (call('HGET', header, 'found') or ''):gmatch('(%S+) (%S+)') do
-    local _, ends = read_worker(call('HGET', header, 'w:' .. name))
-    if ends ~= 'dead' then
-      if not ends or ends > tonumber(lease) then call('HDEL', header, 'found') end
-      return
-    end
-  end
-  if call('HGET', header, 'found') then begin_run() end
-end
-
 -- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new,
 -- the last for this reason. Return where it went; nil if it is not taken.
 local function put_back(field, tried, most, reason)

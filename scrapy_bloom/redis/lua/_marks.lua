@@ -7,6 +7,8 @@
 --                         it begins a generation, "full" if the newest one is, "new" if it is the newest one
 --   judge(ops, probes, ages)
 --                         marks or forgets the items; returns a digit for each, 1 if it was there
+--   as_a_whole(carry_out, answer)
+--                         carries out a call, and returns its answer
 local slices, over, newest, window, forgotten
 
 local function read_marks(text, epoch, seconds, pages)
@@ -44,6 +46,14 @@ local function surprise_of(record, number, answered)
   if ends == 'dead' and last >= answered then return 'dead' end
   if last < answered or number < last or ends == 'dead' then return 'lost' end
   return nil, last
+end
+
+-- Carry out a call and return its answer. One that fails half-way drops all marks.
+local function as_a_whole(carry_out, answer)
+  local whole, problem = pcall(carry_out)
+  if whole then return answer() end
+  start_over()
+  return {'broken', type(problem) == 'table' and problem.err or tostring(problem)}
 end
 
 local item  -- the probe of the current one, as it is in `again` and `ages`

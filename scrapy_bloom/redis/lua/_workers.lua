@@ -1,4 +1,4 @@
--- The workers: which are alive, and what becomes of what dead ones have taken.
+-- The workers: which are alive, when a run of theirs begins, and what becomes of what dead ones have taken.
 --
 -- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
 -- server has stood still, or its clock was changed, every worker gets another lease.
@@ -22,26 +22,56 @@ local function write_worker(worker, number, ends, delay, well)
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
 end
 
+local function begin_run()
+  local run = tonumber(call('HGET', header, 'run') or 0) + 1
+  call('HSET', header, 'run', format_time(run))
+  call('HDEL', header, 'found')
+  if call('EXISTS', failed) == 1 then call('HSET', header, 'again', '0 0') end
+end
+
+-- A worker comes. A run begins now, or once all the others are dead.
+local function come(worker, lease)
+  local found = {}
+  for name, other in pairs(read_workers()) do
+    if name ~= worker and is_valid(other.ends, lease) then found[#found + 1] = string.format('%s %.3f', name, other.ends) end
+  end
+  if #found == 0 then
+    begin_run()
+  elseif not call('HGET', header, 'found') then
+    call('HSET', header, 'found', table.concat(found, ' '))
+  end
+end
+
+-- Begin a run if all that the last worker to come has found are dead.
+local function begin_run_if_alone()
+  for name, lease in (call('HGET', header, 'found') or ''):gmatch('(%S+) (%S+)') do
+    local _, ends = read_worker(call('HGET', header, 'w:' .. name))
+    if ends ~= 'dead' then
+      if not ends or ends > tonumber(lease) then call('HDEL', header, 'found') end
+      return
+    end
+  end
+  if call('HGET', header, 'found') then begin_run() end
+end
+
 -- Bury the workers that have missed their lease. Return how many are alive.
-local function bury(lease, patient)
+local function bury(workers, lease, patient)
   local alive, longest, dead = 0, 0, {}
-  for _, field in ipairs(call('HKEYS', header)) do
-    if field:sub(1, 2) == 'w:' then
-      local number, ends, delay = read_worker(call('HGET', header, field))
-      if ends == 'dead' then
-        dead[#dead + 1] = {field = field, since = delay}
-      elseif patient and not is_valid(ends, lease) then
-        call('HSET', header, field, string.format('%.0f dead %.0f', number, now))
-        call('HDEL', header, 'a:' .. field:sub(3))
-        dead[#dead + 1] = {field = field, since = now}
-      else
-        alive, longest = alive + 1, math.max(longest, delay or 0)
-      end
+  for name, worker in pairs(workers) do
+    if worker.ends ~= 'dead' and patient and not is_valid(worker.ends, lease) then
+      worker.ends, worker.delay = 'dead', now
+      call('HSET', header, 'w:' .. name, string.format('%.0f dead %.0f', worker.number, now))
+      call('HDEL', header, 'a:' .. name)
+    end
+    if worker.ends == 'dead' then
+      dead[#dead + 1] = {name = name, since = worker.delay}
+    else
+      alive, longest = alive + 1, math.max(longest, worker.delay or 0)
     end
   end
   table.sort(dead, function(one, other) return one.since > other.since end)
   for i, tombstone in ipairs(dead) do
-    if i > MOST_DEAD or now - tombstone.since > DAY then call('HDEL', header, tombstone.field) end
+    if i > MOST_DEAD or now - tombstone.since > DAY then call('HDEL', header, 'w:' .. tombstone.name) end
   end
   call('HSET', header, 'delay', string.format('%.3f', longest))
   return alive
@@ -49,21 +79,15 @@ end
 
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
 -- Return how many requests went into the queue, and how many to the failed list.
-local function put_portion_back(cursor, most)
-  local places, lives, reasons = {queue = 0, failed = 0}, {}, {}
+local function put_portion_back(workers, cursor, most)
+  local places = {queue = 0, failed = 0}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
-    local worker = field:sub(1, -9)
-    if lives[worker] == nil then
-      local record = call('HGET', header, 'w:' .. worker)
-      local _, ends = read_worker(record)
-      lives[worker] = ends or false
-      reasons[worker] = record and record:match(' blocked$') and 'workers were blocked by it'
-        or 'workers died with it'
-    end
-    if type(lives[worker]) ~= 'number' then
-      local place = put_back(field, lives[worker] == 'dead' and 1 or 0, most, reasons[worker])
+    local worker = workers[field:sub(1, -9)]
+    if not worker or worker.ends == 'dead' then
+      local reason = worker and worker.blocked and 'workers were blocked by it' or 'workers died with it'
+      local place = put_back(field, worker and 1 or 0, most, reason)
       if place then places[place] = places[place] + 1 end
     end
   end
@@ -72,14 +96,11 @@ local function put_portion_back(cursor, most)
 end
 
 -- Put a portion of the requests that no living worker can read on the failed list: nothing else is left to do.
-local function fail_unread()
+local function fail_unread(workers)
   if call('EXISTS', queue, later, taken) > 0 then return end
   local alive, at = {}, '-'
-  for _, field in ipairs(call('HKEYS', header)) do
-    if field:sub(1, 2) == 'w:' then
-      local _, ends = read_worker(call('HGET', header, field))
-      if ends ~= 'dead' then alive[#alive + 1] = short_name(field) end
-    end
+  for name, worker in pairs(workers) do
+    if worker.ends ~= 'dead' then alive[#alive + 1] = short_name(name) end
   end
   for _ = 1, PORTION do
     local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
@@ -99,9 +120,10 @@ end
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
 -- hour ago. The results are those of put_portion_back().
 local function sweep(since, lease, most)
-  local alive = bury(lease, now - since > lease)
-  local queued, failed_now = put_portion_back(call('HGET', header, 'sweep') or '0', most)
-  if some_unread then fail_unread() end
+  local workers = read_workers()
+  local alive = bury(workers, lease, now - since > lease)
+  local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
+  if some_unread then fail_unread(workers) end
   begin_run_if_alone()
   local hour, some = '0', 0
   if call('EXISTS', failed) == 1 then

@@ -264,7 +264,4 @@ end
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
 write_worker(worker, number, now + lease, own_delay, well)
 math.randomseed(clock % SECOND)  -- Redis begins each script with the same seed
-local whole, problem = pcall(carry_out)
-if whole then return answer() end
-start_over()
-return {'broken', type(problem) == 'table' and problem.err or tostring(problem)}
+return as_a_whole(carry_out, answer)

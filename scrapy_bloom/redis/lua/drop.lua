@@ -10,13 +10,9 @@
 local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 'slices'))
 if epoch then
   local used = {'used'}
-  for _, field in ipairs(call('HKEYS', header)) do
-    local name = field:match('^w:(.*)$')
-    if name and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
-      local _, ends = read_worker(call('HGET', header, field))
-      if type(ends) == 'number' and is_valid(ends, ARGV[2]) then
-        used[#used + 1], used[#used + 2] = name, string.format('%.3f', ends - now)
-      end
+  for name, worker in pairs(read_workers()) do
+    if is_valid(worker.ends, ARGV[2]) and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
+      used[#used + 1], used[#used + 2] = name, string.format('%.3f', worker.ends - now)
     end
   end
   if #used > 1 then return used end

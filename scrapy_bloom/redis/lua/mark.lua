@@ -37,7 +37,4 @@ end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.
 call('HSET', header, record, format('%d %.3f 0', said.number, now + said.lease))
-local whole, problem = pcall(carry_out)
-if whole then return answer() end
-start_over()
-return {'broken', type(problem) == 'table' and problem.err or tostring(problem)}
+return as_a_whole(carry_out, answer)

@@ -15,7 +15,7 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis import project, upkeep
 from scrapy_bloom.redis.client import RETRY, Server, beginning
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.link import Link
 from support.simulation.clock import EPOCH, TIME
 
 KEY = "crawl"
@@ -183,11 +183,17 @@ class Client:
     def execute_command(self, *arguments):
         return self._servers.now.execute_command(*arguments)
 
+    def __getattr__(self, name):
+        """Return a command that only reads."""
+        if self._process.side is None:
+            raise redis.ConnectionError("down")
+        return getattr(self._servers.databases[self._process.side], name)
+
     def close(self):
         """There is no connection."""
 
 
-class SimulatedWorker(Worker):
+class SimulatedLink(Link):
     """The worker of a process, whose heartbeats are events."""
 
     world = None
@@ -222,8 +228,8 @@ class SimulatedWorker(Worker):
 
 def install(world):
     """Let all workers reach the servers of a world, and be of this kind."""
-    SimulatedWorker.world = world
-    project.Worker = SimulatedWorker
+    SimulatedLink.world = world
+    project.Link = SimulatedLink
     Server.connect = lambda _, __: Client(world.servers, world.running)
 
     def sleep(seconds):
