@@ -67,7 +67,7 @@ BROKEN_FROM = 40  # number of a page of the host that asks to be left alone
 
 
 class Site(BaseHTTPRequestHandler):
-    """Answers for all hosts: a tree of pages, of which some fail."""
+    """Answers for all hosts: a tree of pages with a menu; some fail."""
 
     def do_GET(self) -> None:
         """Serve one page."""
@@ -81,7 +81,8 @@ class Site(BaseHTTPRequestHandler):
             self.send_response(404 if missing else 503 if away else 200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
-        links = [f"/{4 * number + n}" for n in range(1, 5)]
+        menu = range(1, 9)
+        links = [f"/{page}" for page in (*menu, *range(4 * number + 1, 4 * number + 5))]
         links += [f"http://{name}/" for name in HOSTS] * (not number)
         with suppress(ConnectionError):  # a worker was killed
             self.wfile.write("".join(f'<a href="{link}">' for link in links).encode())

@@ -79,7 +79,7 @@ REQUEUED: Final = Stat(
 FAILED_LIST: Final = Stat("bloom/queue/failed", "pages on the failed list of a crawl in Redis")
 
 FROM_INFO: Final = {
-    "items": Stat("bloom/fingerprints", "fingerprints in the filter, of this run and earlier ones"),
+    "items": Stat("bloom/known", "pages known, from this run and earlier ones"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "expected_lost": Stat(
         "bloom/expected_lost",

@@ -48,14 +48,10 @@ def run(args: Namespace, project: Project) -> int:
 
             write_crawl(found, target, owner)
     facts = target.info()
-    items, waiting = facts["items"], facts.get("waiting")
-    failed = facts.get("account", {}).get("failed")
-    text = counted(items, "page")
-    if waiting is not None:
-        text += f" and {counted(waiting + failed, 'request')}"
-    show(
-        args,
-        {"target": target.name, "items": items, "waiting": waiting, "failed": failed},
-        [f"{target.name}: {text} copied"],
-    )
+    copied = {"target": target.name, "items": facts["items"]}
+    text = counted(facts["items"], "page")
+    if account := facts.get("account"):
+        copied |= {name: account[name] for name in ("waiting", "failed")}
+        text += f" and {counted(account['waiting'] + account['failed'], 'request')}"
+    show(args, copied, [f"{target.name}: {text} copied"])
     return 0

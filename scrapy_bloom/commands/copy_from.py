@@ -6,10 +6,9 @@ A source is only read, and must stand still: it is locked, or looked at again at
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,7 @@ from scrapy_bloom.commands.local_target import (
     requests_in,
 )
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.requests import StoredRequest, priority_in, slot_in
+from scrapy_bloom.commands.requests import StoredRequest, decoded
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -127,16 +126,16 @@ def _has_its_requests(store: Store, folder: Path) -> bool:
 def _of_store(store: Store, project: Project) -> Iterator[StoredRequest]:
     """Yield the requests that wait, and those on the failed list."""
     with file.refusing(store.path):
-        for each in requests_in(store, newest_first=False):
+        for each in requests_in(store):
             if each.damaged:
                 raise file.damaged(store.path, "a request does not match its checksum")
             yield each
         for _, failed in store.failed.stored():
             if failed is None:
                 raise file.damaged(store.path, "a failed request does not match its checksum")
-            priority = priority_in(failed.body)
-            name, slot = project.queue_for(slot_in(failed.body).decode(), priority)
-            yield StoredRequest(name, slot, priority, failed.body, failed=failed)
+            request = decoded(failed.body)
+            queue = project.queue_for(request.slot, request.priority)
+            yield StoredRequest(*queue, request.priority, failed.body, failed=failed)
 
 
 @contextmanager
@@ -265,40 +264,22 @@ class _Queue:
         return members
 
 
-def _loads_of(project: Project) -> Callable[[bytes], Any]:
-    """Return what reads the requests of scrapy-redis: pickles as we read our own in Redis.
-
-    :raises SettingError: if they are written by marshal.
-    """
-    chosen = project.scrapys.get("SCHEDULER_SERIALIZER") or "pickle"
-    serializer: Any = import_module(chosen) if isinstance(chosen, str) else chosen
-    name = getattr(serializer, "__name__", "")
-    if name == "marshal":
-        raise SettingError(
-            "SCHEDULER_SERIALIZER is marshal: such requests are not read, because whoever can"
-            " write to Redis could crash what reads them. Finish the crawl with scrapy-redis."
-        )
-    is_pickle = name in ("pickle", "scrapy_redis.picklecompat")
-    loads: Callable[[bytes], Any] = project.reading.fields if is_pickle else serializer.loads
-    return loads
-
-
 def _of_scrapy_redis(queue: _Queue, project: Project) -> Iterator[StoredRequest]:
     """Yield the requests as our scheduler writes them, each with its mark."""
-    fingerprinter, reading, loads = project.fingerprinter, project.reading, _loads_of(project)
+    fingerprinter, reading = project.fingerprinter, project.reading
     for body in queue:
         try:
-            fields = loads(body)
+            fields = reading.fields(body)
             plain = request_from_dict({**fields, "callback": None, "errback": None})
             mark = None if plain.dont_filter else fingerprinter.fingerprint(plain)
             stored = reading.write(fields)
-            name, slot = project.queue_for(slot_in(stored).decode(), plain.priority)
-            request = StoredRequest(name, slot, plain.priority, stored, mark=mark)
+            queue_of = project.queue_for(decoded(stored).slot, plain.priority)
+            request = StoredRequest(*queue_of, plain.priority, stored, mark=mark)
         except Exception as error:
             raise StateError(
                 f"key {queue.key}: found a request that cannot be read ({error!r}), and was left as"
-                f" it is. Run this in the project, with SCHEDULER_SERIALIZER as it was; if nothing"
-                f" can read the request, remove it."
+                f" it is. Run this in the project. If another SCHEDULER_SERIALIZER than pickle has"
+                f" written it, finish the crawl with scrapy-redis; else remove it."
             ) from error
         yield request
     queue.check()

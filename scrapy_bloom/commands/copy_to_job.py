@@ -20,7 +20,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import start_in
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.local.backend import STATUSES
+from scrapy_bloom.local.backend import SEEN, STATUSES
 from scrapy_bloom.local.job import DIGEST, FILTER, LOCK, REQUESTS, lock_job, owner_notes
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.local.scrapys import STATE, digest
@@ -91,7 +91,7 @@ def _add_account(store: Store, source: Source) -> None:
     """Note what has become of the pages that have no request any more."""
     store.meta[RUNS] = store.failed.run  # what has failed has failed in an earlier run
     if source.account is not None:
-        names = (Ended.DONE.value, Ended.REDIRECTED.value)
+        names = (Ended.DONE.value, Ended.REDIRECTED.value, SEEN)
         store.meta |= {name: getattr(source.account, name) for name in names}
         store.meta[STATUSES] = json.dumps(source.account.statuses)
     for start, ended in source.starts:

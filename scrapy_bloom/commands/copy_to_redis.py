@@ -2,7 +2,8 @@
 
 A mark without its request would suppress a page; a request without its mark is only fetched twice.
 Until everything is copied, the plan says that there are no requests, so no crawl can start with a
-part of them. If copying fails, everything is deleted; after a kill it expires.
+part of them. If copying fails, everything is deleted; what a killed copy has left, the next one or
+``delete`` does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from scrapy_bloom.commands.copy_from import Source
 from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.output import progress
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.redis_target import RedisTarget
-from scrapy_bloom.commands.requests import StoredRequest, for_redis, slot_in, start_in
+from scrapy_bloom.commands.redis_target import COPYING, RedisTarget
+from scrapy_bloom.commands.requests import StoredRequest, decoded, for_redis, start_in
 from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.errors import BackendError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -37,15 +38,6 @@ from scrapy_bloom.redis.wire import Call, as_counted, in_calls
 from scrapy_bloom.redis.worker import Worker, delete
 
 _ENDING: Final = b"\x80"  # the bit behind a key's blocks, which gives it its full size
-_KEYS: Final = "queue", "later", "turns", "holds", "failed", "reasons", "statuses", "starts"
-_HOURS: Final = 6 * 3600
-"""Seconds after which the keys of an interrupted copy expire."""
-
-_FINISH: Final = """
-for i = 1, #KEYS do redis.call('PERSIST', KEYS[i]) end
-redis.call('HSET', KEYS[1], 'plan', ARGV[1])
-return 1
-"""
 
 
 def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
@@ -58,32 +50,30 @@ def write_crawl(source: Source, target: RedisTarget, owner: Project) -> None:
     with target.connected() as link:
         shared, joins = _opened(source, target, link)
         client, prefix = link.client, beginning(target.key)
-        keys = [target.key, *(f"{prefix}{name}" for name in _KEYS)]
         owned = source.keeps_requests or owner.keeps_requests
         notes = owner.owner if owned else {"spider": owner.spider}
         order = notes.get("order", "").partition(" ")[0]
         try:
-            client.hset(target.key, mapping={"order": order, "waiting": 0})
-            if joins:
-                client.unlink(*keys[1:])  # an interrupted copy may have left requests
-            else:
-                client.expire(target.key, _HOURS)
+            began = {"order": order, "waiting": 0, COPYING: "" if joins else 1}
+            client.hset(target.key, mapping=began)
+            if joins:  # a killed copy may have left requests
+                client.unlink(f"{prefix}queue", f"{prefix}turns")
             source.requests = _for_redis(source.requests, owner.reading)
-            count = _add_requests(shared, source, client, keys[1:], joins=joins)
+            count = _add_requests(shared, source, client, prefix, joins=joins)
             if not joins:
                 _add_account(source, client, target.key, prefix)
                 start = f"{prefix}{shared.epoch}."
-                keys += _copy_slices(source.filter, client, target.key, start)
+                _copy_slices(source.filter, client, target.key, start)
             shared.leave()
             state = Reader(link, target.key).existing()
             if state.counts.waiting + state.counts.failed != count:
                 raise StateError(f"{target.name}: the server has lost requests. Copy again.")
             secret = state.secret if joins else source.filter.secret
             written = replace(state.plan, **notes).write(secret)
-            client.eval(_FINISH, len(keys), *keys, written)
+            client.hset(target.key, mapping={"plan": written, COPYING: ""})
         except BaseException:
             client.close()  # an interrupted call may still be answered on its connection
-            with suppress(BackendError):  # the lease is over soon, and the keys expire
+            with suppress(BackendError):  # the lease is over soon
                 if joins:
                     shared.leave()
                 else:
@@ -108,7 +98,7 @@ def _joined(target: RedisTarget, link: Link) -> Plan | None:
     :raises StateError: if a crawl uses what is there, or requests wait.
     """
     state = Reader(link, target.key).state()
-    if state is None or link.client.ttl(target.key) > 0:  # an interrupted copy expires
+    if state is None or link.client.hget(target.key, COPYING):
         return None
     if state.alive:
         raise StateError(
@@ -134,12 +124,10 @@ def _plan_of(source: Source) -> Plan:
     )
 
 
-def _add_requests(
-    shared: Worker, source: Source, client: Any, keys: list[str], *, joins: bool
-) -> int:
+def _add_requests(shared: Worker, source: Source, client: Any, prefix: str, *, joins: bool) -> int:
     """Queue the requests, then mark their pages; return how many requests there are.
 
-    :param keys: what they are in.
+    :param prefix: of the keys that they are in.
     :param joins: whether the marks go to the filter that is there, else to that of the source.
     """
     since, count, kinds = time.monotonic() - time.time(), 0, Counter[bytes]()
@@ -148,20 +136,18 @@ def _add_requests(
     for batch in in_calls(requests, lambda each: len(each.body)):
         waiting = [_entry(each, since) for each in batch if each.failed is None]
         shared.call(Call(waiting, holds=holds))
-        _add_failed(client, keys[0].removesuffix("queue"), batch, count, kinds)
+        _add_failed(client, prefix, batch, count, kinds)
         count += len(batch)
         marks = [each.mark for each in batch if each.mark is not None]
         if joins:
             shared.call(Call([Entry("m", mark) for mark in marks]))
         else:
             source.filter.add_many(marks)
-            for key in keys:
-                client.expire(key, _HOURS)
     return count
 
 
 def _add_failed(
-    client: Any, base: str, batch: Iterable[StoredRequest], count: int, kinds: Counter[bytes]
+    client: Any, prefix: str, batch: Iterable[StoredRequest], count: int, kinds: Counter[bytes]
 ) -> None:
     """Put the requests of a batch on the failed list that are on one.
 
@@ -177,23 +163,21 @@ def _add_failed(
             rows[key] = Listed(key, each.failed, request).write(kind)
             kinds[kind] += 1
     if rows:
-        client.hset(f"{base}failed", mapping=rows)
-        client.hset(f"{base}reasons", mapping=kinds)
+        client.hset(f"{prefix}failed", mapping=rows)
+        client.hset(f"{prefix}reasons", mapping=kinds)
 
 
 def _add_account(source: Source, client: Any, header: str, prefix: str) -> None:
     """Note what has become of the pages that have no request any more."""
     if source.account is not None:
-        names = ("done", "redirected")
+        names = ("done", "redirected", "seen")
         client.hset(header, mapping={name: getattr(source.account, name) for name in names})
         if source.account.statuses:
             client.hset(f"{prefix}statuses", mapping={**source.account.statuses})
-            client.expire(f"{prefix}statuses", _HOURS)
         starts = iter(source.starts)
         while batch := dict(islice(starts, BATCH)):
             counted = {id_: as_counted(ended) for id_, ended in batch.items()}
             client.hset(f"{prefix}starts", mapping=counted)
-            client.expire(f"{prefix}starts", _HOURS)
 
 
 def _for_redis(requests: Iterable[StoredRequest], reading: Reading) -> Iterator[StoredRequest]:
@@ -216,31 +200,33 @@ def _entry(request: StoredRequest, since: float) -> Entry:
 
 
 def _slot_of(request: StoredRequest) -> bytes:
-    return slot_in(request.body) if request.slot is None else request.slot.encode()
+    return (decoded(request.body).slot if request.slot is None else request.slot).encode()
 
 
-def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> list[str]:
-    """Write bits and forgotten pages, and then list the slices; return the names of the keys."""
-    rows, names = [], []
+def _copy_slices(filter_: LocalFilter, client: Any, header: str, prefix: str) -> None:
+    """List the slices, then write bits and forgotten pages: a deletion frees what is listed."""
+    newest = filter_.slices[-1]
+    rows = [_row_of(each, newest=each is newest) for each in filter_.slices]
+    # Keys without bits are not here: the first worker makes them.
+    coming = f"{geometry(rows[-1])}:{rows[-1].number}:0"
+    client.hset(header, mapping={"slices": _listed(rows), "coming": coming})
     hash_ = make_hash(filter_.secret, digests=filter_.digests)
     probe = make_probe(filter_.secret, digests=filter_.digests)
-    for slice_ in filter_.slices:
-        forgotten = (hash_(mark) for mark in filter_.again if slice_.has(probe(mark)))
-        row = _row_of(slice_, newest=slice_ is filter_.slices[-1])
+    for index, (slice_, row) in enumerate(zip(filter_.slices, rows, strict=True)):
         start, count = f"{prefix}{row.number}.", 0
         for number, data in _strings(slice_, row.keys):
-            names.append(f"{start}{number}")
-            client.set(names[-1], data, ex=_HOURS)
+            client.set(f"{start}{number}", data)
+        forgotten = (hash_(mark) for mark in filter_.again if slice_.has(probe(mark)))
         while batch := [*islice(forgotten, BATCH)]:
             count += client.sadd(f"{start}again", *batch)
-            client.expire(f"{start}again", _HOURS)
-        if count:
-            names.append(f"{start}again")
-        rows.append(f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.items}:{count}")
-    # Keys without bits are not here: the first worker makes them.
-    coming = f"{geometry(row)}:{row.number}:0"
-    client.hset(header, mapping={"slices": " ".join(rows), "coming": coming})
-    return names
+        rows[index] = row._replace(again=count)
+    client.hset(header, "slices", _listed(rows))
+
+
+def _listed(rows: Iterable[SliceRow]) -> str:
+    return " ".join(
+        f"{geometry(row)}:{row.number}:{row.since:.6f}:{row.items}:{row.again}" for row in rows
+    )
 
 
 def _strings(slice_: Slice, keys: int) -> Iterator[tuple[int, bytes]]:

@@ -28,8 +28,8 @@ def run(args: Namespace, project: Project) -> int:
     if not args.yes:
         facts = target.info()
         text = counted(facts["items"], "page")
-        if "waiting" in facts:
-            text += f" and {counted(facts['waiting'], 'waiting request')}"
+        if account := facts.get("account"):
+            text += f" and {counted(account['waiting'], 'waiting request')}"
         raise SettingError(f"to delete {target.name} with {text}, add --yes")
     target.delete()
     show(args, {"deleted": target.name}, [f"{target.name}: deleted"])

@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_bloom.commands.output import as_text, moment, show, table
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, line_for, target_of
-from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.account import Account, listed
 from scrapy_bloom.values import counted, write_size, write_span
 
 EXAMPLE = "job"
@@ -35,26 +35,22 @@ def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
     """
     yield "target", facts["target"]
     yield from owner(facts)
-    yield "pages known", as_text(facts["items"])
-    if "account" in facts:
-        yield "account", str(Account(**facts["account"]))
-    if "waiting" in facts:
-        waiting = counted(facts["waiting"], "request")
-        yield "to be fetched", f"{waiting}, {facts['in_flight']:,} of them in flight"
+    yield from status(facts)
+    yield from progress(facts)
+    if facts.get("account", {}).get("failed"):
+        yield "failed list", line
     if hosts := facts.get("hosts"):
         yield "hosts", as_text(hosts)
-    yield from delays(facts)
-    if failed := facts.get("account", {}).get("failed"):
-        yield "failed", f"{counted(failed, 'request')}; to list them: {line}"
+    if "workers_alive" in facts:
+        yield "workers", as_text(facts["workers_alive"])
     full = facts["items"] / facts["capacity"]
     yield "fill level", f"{full:.2%} of {counted(facts['capacity'], 'page')}; grows when it is full"
     if facts["window"]:
         generations = counted(facts["generations"], "generation")
         yield "window", f"{write_span(facts['window'])}, in {generations}"
-    yield from _sizes(facts)
-    yield from status(facts)
-    if "workers_alive" in facts:
-        yield "workers", as_text(facts["workers_alive"])
+    yield "memory", write_size(facts["bytes"])
+    if "disk" in facts:
+        yield "disk", write_size(facts["disk"])
     lost = facts["expected_lost"]
     yield "expected lost", "less than one page" if lost < 1 else f"about {lost:,.0f} pages"
 
@@ -69,25 +65,36 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how the last run of a job has ended, or that it is running."""
+    """Yield how the last run has ended, or that a job is running."""
     if "written" in facts:
         run, written = facts.get("last_run", ""), moment(facts["written"])
+        account = Account(**facts["account"]) if "account" in facts else None
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
+        elif account and run != "killed" and not account.waiting + account.in_flight:
+            yield "last run", f"finished {written}"
         else:
             yield ("last run", f"{run}; last written {written}") if run else ("written", written)
 
 
-def _sizes(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "memory", write_size(facts["bytes"])
-    if to_free := facts.get("to_free"):
-        yield "to be freed", f"{write_size(to_free)}, by the next crawl"
-    if "disk" in facts:
-        yield "disk", write_size(facts["disk"])
+def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what has become of pages, and what has to wait for a time.
 
-
-def delays(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what has to wait for a time."""
+    :param change: of what waits.
+    """
+    yield "pages known", as_text(facts["items"])
+    if "account" in facts:
+        account = Account(**facts["account"])
+        if links := account.seen + account.pages:
+            yield "duplicates", f"{account.seen / links:.0%} of {counted(links, 'link')}"
+        yield "waiting", f"{account.waiting:,}{change}"
+        yield "in flight", as_text(account.in_flight)
+        unparsed = f" ({listed(account.statuses)} not parsed)" if account.statuses else ""
+        yield "done", f"{account.done:,}{unparsed}"
+        if account.redirected:
+            yield "redirected", f"{account.redirected:,} to seen pages"
+        if account.failed:
+            yield "failed", f"{account.failed:,} ({listed(account.reasons)})"
     if later := facts.get("later"):
         due = facts.get("next_due")
         following = f", the next {moment(due)}" if due else ""

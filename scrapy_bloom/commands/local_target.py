@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -16,16 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import (
-    FailedRequest,
-    StoredRequest,
-    WaitingRequest,
-    matches,
-    readable,
-    start_in,
-)
+from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, start_in
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
@@ -53,7 +46,7 @@ from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
 
-_UNREADABLE: Final = Failed("unreadable", "", 0.0, 0, "", b"")
+_DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
@@ -84,58 +77,43 @@ class LocalTarget:
         """Return the facts of the filter; times are in seconds since 1970."""
         with self.reading() as store:
             facts = {
-                "target": self.name,
-                **asdict(identity_in(store)),
+                **self.look(),
                 **asdict(store.filter.info()),
                 "forgotten": len(store.filter.again),
-                "written": _last_commit(self.path),
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
-            if PID in store.meta:
-                facts["last_run"] = _last_run(store.meta, clean=store.clean)
-            if store.meta.get(KIND) == REQUESTS:
+            if "account" in facts:
                 now = time.time()
                 dates = [each.date for each in stored_requests(store) if each.date > now]
-                facts |= {
-                    "account": account_in(store)._asdict(),
-                    "waiting": len(store),
-                    "in_flight": int(store.meta.get(IN_FLIGHT, 0)),
-                    "later": len(dates),
-                    "next_due": min(dates, default=None),
-                    "holds": stored_holds(store.meta),
-                }
+                facts |= {"later": len(dates), "next_due": min(dates, default=None)}
         return facts
 
     def look(self) -> dict[str, Any]:
-        """Return how far the crawl is. Marks are not read, and requests are only counted.
-
-        :raises StateError: also if the filter has no requests.
-        """
+        """Return how far the crawl is. Marks are not read, and requests are only counted."""
         self._check_there()
         with file.reading(self.path) as database:
             meta = dict(file.rows(database, "meta"))
-            if meta.get(KIND) != REQUESTS:
-                raise no_requests(self.name)
-            sizes = sizes_in(database)
-            later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
-            failed = reasons_in(database)
-            last_run = _last_run(meta, clean=bool(file.read_counters(database).clean))
-            written, waiting = _last_commit(self.path), sum(sizes.values())
-            in_flight = int(meta.get(IN_FLIGHT, 0))
-        return {
-            "target": self.name,
-            **asdict(identity_of(self.path, meta)),
-            "items": max(0, marks - again),
-            "account": account_of(meta, failed, waiting, in_flight)._asdict(),
-            "waiting": waiting,
-            "in_flight": in_flight,
-            "later": sum(sizes[id_] for id_ in later),
-            "holds": stored_holds(meta),
-            "last_run": last_run,
-            "written": written,
-        }
+            facts = {
+                "target": self.name,
+                **asdict(_identity(self.path, meta)),
+                "items": max(0, marks - again),
+                "written": _last_commit(self.path),
+            }
+            if PID in meta:
+                facts["last_run"] = _last_run(meta, file.read_counters(database).clean)
+            if meta.get(KIND) == REQUESTS:
+                sizes, in_flight = sizes_in(database), int(meta.get(IN_FLIGHT, 0))
+                later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
+                stored = sum(sizes.values())
+                account = account_of(meta, reasons_in(database), stored, in_flight)
+                facts |= {
+                    "account": account._asdict(),
+                    "later": sum(sizes[id_] for id_ in later),
+                    "holds": stored_holds(meta),
+                }
+        return facts
 
     def _check_there(self) -> None:
         if not self.path.exists():
@@ -147,11 +125,6 @@ class LocalTarget:
                 )
             raise StateError(f"{self.name}: found no filter.")
 
-    def _check_ours(self) -> None:
-        """Check that there is a filter of ours, before anything is locked beside it."""
-        self._check_there()
-        read_meta(self.path)
-
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Open the file for reading."""
@@ -159,16 +132,13 @@ class LocalTarget:
         with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
             yield store
 
-    def failed(self) -> Iterator[FailedRequest]:
-        """Yield the failed list, and the requests that cannot be read."""
+    def failed(self) -> Iterator[tuple[Failed, Decoded]]:
+        """Yield the failed list."""
         with self.reading() as store:
             for _, failed in store.failed.stored():
-                yield FailedRequest.of(failed or _UNREADABLE)
-        for each in self._requests():
-            if each.problem:
-                yield FailedRequest.of(_UNREADABLE)._replace(request=each)
+                yield failed or _DAMAGED, decoded(failed.body if failed else None)
 
-    def upcoming(self, count: int) -> list[WaitingRequest]:
+    def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
         requests = self._requests()  # those that wait come last there, too, but in no order
         now = [*islice(takewhile(lambda each: not each.not_before, requests), count)]
@@ -191,43 +161,26 @@ class LocalTarget:
 
     # Changing
 
-    def retry(self, reason: str) -> int:
-        """Have the next run fetch what has failed again; return how many requests that are.
+    def settle(self, reason: str, *, put_back: bool) -> int:
+        """Take requests off the failed list; return how many.
 
         :param reason: for which they have failed; empty for any.
+        :param put_back: whether the next run fetches them again; else they count as done.
         """
-        with self._changing(reason) as (store, rows):
-            for id_, failed in rows:
-                store.failed.retry(id_, failed)
-        return len(rows)
-
-    def drop(self, reason: str) -> int:
-        """Let what has failed count as done; return how many requests these were.
-
-        :param reason: as above.
-        """
-        with self._changing(reason) as (store, rows):
-            done = Ended.DONE.value
-            for id_, failed in rows:
+        with self._locked(), self._writing() as store:
+            count, done = 0, Ended.DONE.value
+            for id_, failed in [*store.failed.stored()]:
+                if failed is None or not matches(failed.kind, reason):
+                    continue
+                count += 1
+                if put_back:
+                    store.failed.retry(id_, failed)
+                    continue
                 store.failed.remove(id_, failed)
                 store.meta[done] = store.meta.get(done, 0) + 1
                 if start := start_in(failed.body):
                     store.starts[start] = Start(ended=done)
-        return len(rows)
-
-    @contextmanager
-    def _changing(self, reason: str) -> Iterator[tuple[Store, list[tuple[int, Failed]]]]:
-        """Open the file for a change of what has failed for a reason."""
-        self._check_ours()
-        with lock_job(self.path.parent), self._writing() as store:
-            yield (
-                store,
-                [
-                    (id_, failed)
-                    for id_, failed in store.failed.stored()
-                    if failed is not None and matches(failed.kind, reason)
-                ],
-            )
+        return count
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:
@@ -236,26 +189,33 @@ class LocalTarget:
         :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
         new = verb == "add" and not self.path.exists()
-        if new:
-            if not self._project.spider:
-                raise SettingError(
-                    f"{self.name}: a new job directory needs the name of its spider: add --spider"
-                    f" NAME."
-                )
-        else:
-            self._check_ours()
-        with lock_job(self.path.parent), self._writing(new=new) as store:
+        if new and not self._project.spider:
+            raise SettingError(
+                f"{self.name}: a new job directory needs the name of its spider: add --spider NAME."
+            )
+        with self._locked(new=new), self._writing(new=new) as store:
             forget, add = store.filter.forget_many, store.filter.add
             change = forget if verb == "forget" else lambda marks: [*map(add, marks)]
             yield identity_in(store), change
 
     def delete(self) -> None:
         """Delete the file, with the requests of ``scrapy_bloom.Scheduler``."""
-        self._check_ours()
-        with lock_job(self.path.parent):
+        with self._locked():
             self._remove()
 
     # Within
+
+    @contextmanager
+    def _locked(self, *, new: bool = False) -> Iterator[None]:
+        """Lock the job directory, once it is known that its filter is ours.
+
+        :param new: whether there is none yet.
+        """
+        if not new:
+            self._check_there()
+            read_meta(self.path)
+        with lock_job(self.path.parent):
+            yield
 
     @contextmanager
     def _writing(self, *, new: bool = False) -> Iterator[Store]:
@@ -280,22 +240,21 @@ class LocalTarget:
                     self._remove()
                 raise
 
-    def _requests(self) -> Iterator[WaitingRequest]:
+    def _requests(self) -> Iterator[Decoded]:
         """Yield the requests that are not done, in order; those that wait for a time come last."""
-        newest_first = self._project.queue_kind.newest_first
         with self.reading() as store:
-            for each in requests_in(store, newest_first=newest_first):
-                yield readable(None if each.damaged else each.body, each.priority, each.date)
+            for each in requests_in(store, self._project.newest_first):
+                yield decoded(None if each.damaged else each.body, each.date)
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
         line = Line("waiting or in flight", stored_holds(store.meta))
-        for each in requests_in(store, newest_first=self._project.queue_kind.newest_first):
+        for each in requests_in(store, self._project.newest_first):
             if not each.damaged:
                 yield Found(each.body, None, line.place(each.slot, each.body, each.date))
         for _, failed in store.failed.stored():
             if failed is not None:
-                yield Found(failed.body, None, Place.failed(failed))
+                yield Found(failed.body, None, Place.of_failed(failed))
 
     def _create(self) -> Store:
         project = self._project
@@ -320,8 +279,11 @@ def _explained(path: Path) -> Iterator[None]:
 
 def identity_in(store: Store) -> Identity:
     """Return what the marks of a file belong to."""
-    meta = store.meta
-    return identity_of(store.path, meta) if IDENTITY in meta else Identity("", "", {})
+    return _identity(store.path, store.meta)
+
+
+def _identity(path: Path, meta: dict[str, Any]) -> Identity:
+    return identity_of(path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
 def account_in(store: Store) -> Account:
@@ -336,7 +298,7 @@ def _last_commit(path: Path) -> float:
     return max(each.stat().st_mtime for each in (path, log) if each.exists())
 
 
-def _last_run(meta: Mapping[str, Any], *, clean: bool) -> str:
+def _last_run(meta: Mapping[str, Any], clean: int) -> str:
     """Return how the last run ended, or that it is running, as far as this machine can tell."""
     if clean:
         return "stopped cleanly"
@@ -356,8 +318,13 @@ def occupied(name: str, contents: str = "a filter") -> StateError:
     )
 
 
-def requests_in(store: Store, *, newest_first: bool) -> Iterator[StoredRequest]:
-    """Yield all requests, in the order of priorities and of their queues, those that wait last."""
+def requests_in(
+    store: Store, newest_first: Callable[[str], bool] = lambda _: False
+) -> Iterator[StoredRequest]:
+    """Yield all requests, in the order of priorities and of their queues, those that wait last.
+
+    :param newest_first: returns for a queue whether its newest request comes first.
+    """
     queues = sorted(
         (-priority_of(queue.path), queue.path, number)
         for number, queue in store.queues.items()
@@ -365,7 +332,7 @@ def requests_in(store: Store, *, newest_first: bool) -> Iterator[StoredRequest]:
     )
     for negated, path, number in queues:
         slot = store.queues[number].slot
-        for _, body in store.read(number, newest=newest_first):
+        for _, body in store.read(number, newest=newest_first(path)):
             yield StoredRequest(path, slot, -negated, body or b"", damaged=body is None)
     for _, date, priority, body in stored_requests(store):
         yield StoredRequest(LATER, None, priority, body or b"", date, damaged=body is None)

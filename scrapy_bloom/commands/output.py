@@ -47,11 +47,10 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Itera
         yield "  ".join(aligned).rstrip()
 
 
-def progress(things: Iterable[T], what: str, *, each: bool = False) -> Iterator[T]:
+def progress(things: Iterable[T], what: str) -> Iterator[T]:
     """Yield things; if it takes long, show on a terminal how many there were so far.
 
     :param what: their name in the plural.
-    :param each: whether they are numbers to be shown themselves.
     """
     due = time.monotonic() + _PATIENCE
     for count, thing in enumerate(things, 1):
@@ -59,7 +58,7 @@ def progress(things: Iterable[T], what: str, *, each: bool = False) -> Iterator[
         if time.monotonic() >= due and sys.stderr.isatty():
             due = time.monotonic() + _PATIENCE
             # What is written next takes its place.
-            sys.stderr.write(f"{thing if each else count:,} {what} ...\r")
+            sys.stderr.write(f"{count:,} {what} ...\r")
             sys.stderr.flush()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scrapy_bloom.commands.output import moment
-from scrapy_bloom.commands.requests import slot_in
+from scrapy_bloom.commands.requests import decoded
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
 from scrapy_bloom.errors import StateError
@@ -37,11 +37,7 @@ class Place(NamedTuple):
         held_until: until when its host is left alone; 0 if it is not.
         worker: which one has it in flight.
         seconds: for how long.
-        reason: why it has failed.
-        message: of the failure.
-        date: when it failed.
-        tries: in how many runs it has failed, as far as they count.
-        given_up: whether it is fetched again only if it is put back by hand.
+        failed: its row on the failed list, if it is there.
     """
 
     state: str
@@ -51,38 +47,29 @@ class Place(NamedTuple):
     held_until: float = 0.0
     worker: str = ""
     seconds: float = 0.0
-    reason: str = ""
-    message: str = ""
-    date: float = 0.0
-    tries: int = 0
-    given_up: bool = False
+    failed: Failed | None = None
 
     @classmethod
-    def failed(cls, failed: Failed) -> Place:
+    def of_failed(cls, failed: Failed) -> Place:
         """Return the place of a request on the failed list."""
-        return cls(
-            "failed",
-            worker=failed.worker,
-            reason=failed.kind,
-            message=failed.message,
-            date=failed.date,
-            tries=failed.tries,
-            given_up=failed.given_up,
-        )
+        return cls("failed", worker=failed.worker, failed=failed)
 
     def facts(self) -> dict[str, Any]:
         """Return what is known, for JSON."""
         facts = {name: value for name, value in self._asdict().items() if value}
+        if failed := facts.pop("failed", None):
+            why = {"reason": failed.kind, "message": failed.message, "date": failed.date}
+            facts |= {**why, "tries": failed.tries, "given_up": failed.given_up}
         return {"is": facts.pop("state"), **facts}
 
     def __str__(self) -> str:
         """Return it as a phrase."""
         name = self.worker.rpartition(":")[0] or self.worker  # what follows makes it unique
         worker = f" at worker {name}" if name else ""
-        if self.state == "failed":
-            said = f": {self.message}" if self.message else ""
-            when = f"failed {moment(self.date)}{worker}" if self.date else f"failed{worker}"
-            return f"{when}: {self.reason}{said}; {self._what_next()}"
+        if failed := self.failed:
+            said = f": {failed.message}" if failed.message else ""
+            when = f"failed {moment(failed.date)}{worker}" if failed.date else f"failed{worker}"
+            return f"{when}: {failed.kind}{said}; {_what_next(failed)}"
         if worker:
             span = f" for {write_span(round(self.seconds))}" if self.seconds >= 1 else ""
             return f"{self.state}{worker}{span}"
@@ -95,16 +82,17 @@ class Place(NamedTuple):
             phrases.append(f"its host is left alone until {moment(self.held_until)}")
         return ", ".join(phrases)
 
-    def _what_next(self) -> str:
-        """Say when a page that has failed is fetched again, or that it is given up."""
-        if self.given_up:
-            return f"given up after {counted(self.tries, 'run')}, 'queue --retry' puts it back"
-        left = MOST_TRIES - self.tries
-        apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
-        return (
-            f"the next run fetches it again; it is given up after"
-            f" {counted(left, 'more failed run')}, {apart}"
-        )
+
+def _what_next(failed: Failed) -> str:
+    """Say when a page that has failed is fetched again, or that it is given up."""
+    if failed.given_up:
+        return f"given up after {counted(failed.tries, 'run')}, 'queue --retry' puts it back"
+    left = MOST_TRIES - failed.tries
+    apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
+    return (
+        f"the next run fetches it again; it is given up after {counted(left, 'more failed run')},"
+        f" {apart}"
+    )
 
 
 def _ordinal(number: int) -> str:
@@ -144,7 +132,7 @@ class Line:
         :param slot: of its queue; None or empty if that is for several ones.
         :param date: when it may be sent.
         """
-        slot = slot or slot_in(body).decode(errors="replace")
+        slot = slot or decoded(body).slot
         not_before, number = (date, 0) if date > time.time() else (0.0, self._numbers[slot] + 1)
         if number:
             self._numbers[slot] = number

@@ -115,6 +115,14 @@ class Project:
         chosen = self.scrapys[setting]
         return QueueKind.of(setting, load_object(chosen)) if chosen else None
 
+    def newest_first(self, queue: str) -> bool:
+        """Return whether the newest request of a queue in a job directory is sent first.
+
+        The names of those for start requests end with an s.
+        """
+        kind = self.start_kind if queue.endswith("s") else self.queue_kind
+        return kind is not None and kind.newest_first
+
     def queue_for(self, slot: str, priority: int) -> tuple[str, str | None]:
         """Return name and download slot of the queue that keeps a request in a job directory."""
         if has_queues_by_slot(load_object(self.scrapys["SCHEDULER_PRIORITY_QUEUE"])):

@@ -6,12 +6,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from itertools import islice
 from time import time
+from typing import Any
 
 from scrapy_bloom.commands.output import moment, show, table
 from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
-from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches
+from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_TRIES
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
@@ -38,28 +40,27 @@ def run(args: Namespace, project: Project) -> int:
         raise SettingError("expected --retry or --drop, found both")
     if args.peek < 0:
         raise SettingError(f"--peek = {args.peek}: must be 0 or more")
-    if args.retry:
-        retried = target.retry(args.reason)
-        show(args, {"retried": retried}, [f"{counted(retried, 'request')} put back"])
-        return 0
-    if args.drop:
-        dropped = target.drop(args.reason)
-        show(args, {"dropped": dropped}, [f"{counted(dropped, 'request')} marked as done"])
+    if args.retry or args.drop:
+        count = target.settle(args.reason, put_back=args.retry)
+        name, said = ("retried", "put back") if args.retry else ("dropped", "marked as done")
+        show(args, {name: count}, [f"{counted(count, 'request')} {said}"])
         return 0
     facts = target.info()
-    if "waiting" not in facts:
+    if "account" not in facts:
         raise no_requests(target.name)
     if args.failed:
-        failed = (each for each in target.failed() if matches(each.reason, args.reason))
+        failed = (each for each in target.failed() if matches(each[0].kind, args.reason))
         shown = [*islice(failed, args.peek)]
         count = len(shown) + sum(1 for _ in failed)
-        facts = {"count": count, "failed": [request.facts() for request in shown]}
+        facts = {"count": count, "failed": [_facts(*each) for each in shown]}
         show(args, facts, _failed_lines(args, shown, count))
         return 1 if count else 0
     first = target.upcoming(args.peek)
-    summary = {name: facts[name] for name in ("waiting", "in_flight", "later", "next_due")}
-    waiting = counted(facts["waiting"], "request")
-    lines = [f"{waiting} to be fetched, {facts['in_flight']:,} of them in flight"]
+    waiting, in_flight = facts["account"]["waiting"], facts["account"]["in_flight"]
+    summary = {name: facts[name] for name in ("later", "next_due")}
+    summary |= {"waiting": waiting, "in_flight": in_flight}
+    requests = counted(waiting + in_flight, "request")
+    lines = [f"{requests} to be fetched, {in_flight:,} of them in flight"]
     if facts["later"]:
         due = moment(facts["next_due"])
         lines.append(f"{facts['later']:,} of them delayed; the next is due at {due}")
@@ -69,7 +70,14 @@ def run(args: Namespace, project: Project) -> int:
     return 0
 
 
-def _failed_lines(args: Namespace, shown: list[FailedRequest], count: int) -> Iterator[str]:
+def _facts(failed: Failed, request: Decoded) -> dict[str, Any]:
+    known = {"reason": failed.kind, **failed._asdict(), **request._asdict()}
+    return {name: known[name] for name in known if name not in ("kind", "body", "not_before")}
+
+
+def _failed_lines(
+    args: Namespace, shown: list[tuple[Failed, Decoded]], count: int
+) -> Iterator[str]:
     why = ("--reason", args.reason) if args.reason else ()
     if not count:
         yield "No request is on the failed list."
@@ -86,20 +94,20 @@ def _failed_lines(args: Namespace, shown: list[FailedRequest], count: int) -> It
     )
 
 
-def _failed_table(requests: list[FailedRequest]) -> Iterator[str]:
-    shared = any(each.worker for each in requests)
+def _failed_table(shown: list[tuple[Failed, Decoded]]) -> Iterator[str]:
+    shared = any(failed.worker for failed, _ in shown)
     rows = (
         (
-            *(each.reason, moment(each.date) if each.date else "", each.tries),
-            *((each.worker.rpartition(":")[0],) if shared else ()),
-            each.url or each.request.problem,
+            *(failed.kind, moment(failed.date) if failed.date else "", failed.tries),
+            *((failed.worker.rpartition(":")[0],) if shared else ()),
+            request.url or request.problem,
         )
-        for each in requests
+        for failed, request in shown
     )
-    return table(rows, ("reason", "when", "runs", *(("worker",) if shared else ()), "URL"))
+    return table(rows, ("reason", "when", "failed runs", *(("worker",) if shared else ()), "URL"))
 
 
-def _table(requests: list[WaitingRequest]) -> Iterator[str]:
+def _table(requests: list[Decoded]) -> Iterator[str]:
     now = time()
     some_wait = any(each.not_before > now for each in requests)
     rows = (

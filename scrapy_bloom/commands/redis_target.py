@@ -12,14 +12,13 @@ from itertools import chain
 from typing import Any, Final
 
 from scrapy_bloom.commands.local_target import occupied
-from scrapy_bloom.commands.output import progress
-from scrapy_bloom.commands.places import Found, Line, Place, View, no_requests
+from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import FailedRequest, WaitingRequest, matches, readable
+from scrapy_bloom.commands.requests import Decoded, decoded, matches
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.filter.sizing import BLOCK_BYTES
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.client import Server
@@ -27,7 +26,7 @@ from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
-from scrapy_bloom.redis.plan import KEY_BLOCKS, Plan
+from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
@@ -39,6 +38,9 @@ _HOSTS: Final = 5
 
 _SLOTS: Final = 100
 """How many hosts are counted at each look, of those that are next and of those left alone."""
+
+COPYING: Final = "copying"
+"""Field of a header: not empty while what is there is an incomplete copy."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
@@ -85,29 +87,13 @@ class RedisTarget:
         """Return the facts of the filter; times are in seconds since 1970."""
         with self.connected() as link:
             reader = Reader(link, self.key)
-            state = reader.existing()
-            facts = {
-                **self._owner(state),
-                **asdict(state.info()),
-                "forgotten": sum(row.again for row in state.slices),
-                "to_free": reader.to_free() * KEY_BLOCKS * BLOCK_BYTES,
-                "workers_alive": len(state.alive),
-                "workers_silent": len(state.leases) - len(state.alive),
-            }
-            if state.plan.order:
-                facts |= _progress(reader, state)
-        return facts
+            return self._facts(reader, reader.existing())
 
     def look(self) -> dict[str, Any]:
-        """Return how far the crawl is, and who is at it; times are in seconds since 1970.
-
-        :raises StateError: also if the filter has no requests.
-        """
+        """Return the same, and who is at it."""
         with self.connected() as link:
             reader = Reader(link, self.key)
             state = reader.existing()
-            if not state.plan.order:
-                raise no_requests(self.name)
             taken = reader.taken()
             lease = upkeep.LEASE
             workers = [
@@ -122,26 +108,38 @@ class RedisTarget:
                 }
                 for name, left in {**dict.fromkeys(state.dead, 0.0), **state.leases}.items()
             ]
-            facts = {**self._owner(state), "items": state.items, **_progress(reader, state)}
+            facts = self._facts(reader, state)
             return facts | {"workers": workers, "slots": reader.slots(_SLOTS), "taken": taken}
 
-    def _owner(self, state: State) -> dict[str, Any]:
-        identity = asdict(identity_in(state.plan))
-        return {"target": self.name, **identity, "project": state.plan.project}
+    def _facts(self, reader: Reader, state: State) -> dict[str, Any]:
+        facts = {
+            "target": self.name,
+            **asdict(identity_in(state.plan)),
+            "project": state.plan.project,
+            **asdict(state.info()),
+            "forgotten": sum(row.again for row in state.slices),
+            "workers_alive": len(state.alive),
+        }
+        if state.plan.order:
+            account = reader.account(state.counts)._asdict()
+            facts |= {"account": account, **reader.schedule(_HOSTS)}
+            if not state.alive:
+                facts |= {"last_run": "no worker is left", "written": state.heard}
+        return facts
 
-    def failed(self) -> Iterator[FailedRequest]:
+    def failed(self) -> Iterator[tuple[Failed, Decoded]]:
         """Yield the failed list."""
         with self.connected() as link:
-            for each in Reader(link, self.key).failed():
-                yield FailedRequest.of(each.failed, each.request.priority, in_redis=True)
+            for _, failed, _ in Reader(link, self.key).failed():
+                yield failed, decoded(failed.body, in_redis=True)
 
-    def upcoming(self, count: int) -> list[WaitingRequest]:
+    def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
         with self.connected() as link:
             reader = Reader(link, self.key)
             now = [(each, 0.0) for each in reader.upcoming(count)]
             return [
-                readable(each.body, each.priority, date, in_redis=True)
+                decoded(each.body, date, in_redis=True)
                 for each, date in chain(now, reader.delayed(count - len(now)))
             ]
 
@@ -157,23 +155,11 @@ class RedisTarget:
 
     # Changing
 
-    def retry(self, reason: str) -> int:
-        """Put the failed list back into the queue; return how many requests were.
+    def settle(self, reason: str, *, put_back: bool) -> int:
+        """Take requests off the failed list, in batches; return how many.
 
         :param reason: for which they have failed; empty for any.
-        """
-        return self._restore(reason, put_back=True)
-
-    def drop(self, reason: str) -> int:
-        """Let the failed list count as done; return how many requests these were.
-
-        :param reason: as above.
-        """
-        return self._restore(reason, put_back=False)
-
-    def _restore(self, reason: str, *, put_back: bool) -> int:
-        """Take requests off the failed list, in batches.
-
+        :param put_back: whether they go back into the queue; else they count as done.
         :raises StateError: if workers use it.
         """
         with self.connected() as link:
@@ -231,9 +217,8 @@ class RedisTarget:
 
         :raises StateError: if it is not.
         """
-        # A header that expires is that of an interrupted copy.
         if Reader(link, self.key).state() and (
-            link.client.ttl(self.key) <= 0 or delete(link, self.key, note=False)
+            not link.client.hget(self.key, COPYING) or delete(link, self.key, note=False)
         ):
             raise occupied(self.name)
         for _ in growth.free_keys(link, self.key):  # left by a deletion that was interrupted
@@ -248,23 +233,12 @@ class RedisTarget:
             reader = Reader(link, self.key)
             if reader.state() is None and not reader.to_free():
                 reader.existing()
-            watch = partial(progress, what="keys left to free", each=True)
-            if used := delete(link, self.key, watch=watch):
+            if used := delete(link, self.key):
                 name, left = used.popitem()
                 raise StateError(
                     f"{self.name}: worker {name} uses this filter, and it was not deleted."
                     f" Stop the crawl first. If it was killed, its lease ends in {left:.0f} s."
                 )
-
-
-def _progress(reader: Reader, state: State) -> dict[str, Any]:
-    counts = state.counts
-    return {
-        "waiting": counts.waiting + counts.taken,
-        "in_flight": counts.taken,
-        "account": reader.account(counts)._asdict(),
-        **reader.schedule(_HOSTS),
-    }
 
 
 def retried(row: Listed, reading: Reading) -> Taken:
@@ -293,7 +267,7 @@ def _begun(reader: Reader) -> Iterator[Found]:
         place = Place("in flight", worker=worker, seconds=seconds)
         yield Found(_if_pickle(each.body), each.fingerprint, place)
     for _, failed, request in reader.failed():
-        yield Found(_if_pickle(request.body), request.fingerprint, Place.failed(failed))
+        yield Found(_if_pickle(request.body), request.fingerprint, Place.of_failed(failed))
 
 
 def _if_pickle(body: bytes) -> bytes:

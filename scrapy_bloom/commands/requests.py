@@ -40,7 +40,7 @@ class StoredRequest(NamedTuple):
     damaged: bool = False
 
 
-class WaitingRequest(NamedTuple):
+class Decoded(NamedTuple):
     """A stored request, as far as it can be decoded without executing project code.
 
     Attributes:
@@ -51,51 +51,17 @@ class WaitingRequest(NamedTuple):
         callback: name of the spider's method for the response; empty for `parse`.
         problem: why it cannot be decoded; empty if it can.
         not_before: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
+        slot: its download slot if it has chosen one, else its host.
     """
 
-    priority: int
+    priority: int = 0
     method: str = ""
     url: str = ""
     depth: int = 0
     callback: str = ""
     problem: str = ""
     not_before: float = 0.0
-
-
-class FailedRequest(NamedTuple):
-    """A request on the failed list.
-
-    Attributes:
-        reason: a status, the name of an exception, or what no worker has told.
-        url: as in what follows.
-        date: when it failed, in seconds since 1970; 0 if that is not known.
-        tries: in how many runs it has failed, as far as they count; of one that workers died with,
-            how many.
-        worker: which one has said so; empty in a job directory.
-        message: what the exception says.
-        request: the rest of what can be decoded.
-    """
-
-    reason: str
-    url: str
-    date: float
-    tries: int
-    worker: str
-    message: str
-    request: WaitingRequest
-
-    @classmethod
-    def of(cls, failed: Failed, priority: int = 0, *, in_redis: bool = False) -> FailedRequest:
-        """Return a row of the failed list for display."""
-        kind, message, date, tries, worker, body = failed
-        request = readable(body, priority, in_redis=in_redis)
-        return cls(kind, request.url, date, tries, worker, message, request)
-
-    def facts(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        known = {**self._asdict(), **self.request._asdict()}
-        del known["request"], known["not_before"]
-        return known
+    slot: str = ""
 
 
 def matches(kind: str, reason: str) -> bool:
@@ -103,25 +69,26 @@ def matches(kind: str, reason: str) -> bool:
     return not reason or kind == reason or kind.startswith(f"{reason} ")
 
 
-def readable(
-    body: bytes | None, priority: int, not_before: float = 0.0, *, in_redis: bool = False
-) -> WaitingRequest:
+def decoded(body: bytes | None, not_before: float = 0.0, *, in_redis: bool = False) -> Decoded:
     """Decode a stored request; if that fails, return one with a problem.
 
     :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
     :param in_redis: whether it comes from there: a stranger's ``marshal`` may crash Python.
     """
-    request = WaitingRequest(priority, not_before=not_before)
+    request = Decoded(not_before=not_before)
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
         if in_redis and body[:1] != pickle.PROTO:
             raise ValueError("it is not a pickle")
         fields = _fields(body)
-        depth = (fields.get("meta") or {}).get("depth")
+        meta = fields.get("meta") or {}
+        depth, url = meta.get("depth"), str(fields["url"])
         return request._replace(
+            priority=int(fields.get("priority", 0)),
             method=str(fields.get("method", "GET")),
-            url=str(fields["url"]),
+            url=url,
+            slot=str(meta.get("download_slot") or urlsplit(url).hostname or ""),
             depth=depth if isinstance(depth, int) else 0,
             callback=str(fields.get("callback") or ""),
         )
@@ -160,28 +127,10 @@ def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[lis
         return [], b""
 
 
-def priority_in(body: bytes) -> int:
-    """Return Scrapy's priority of a stored request, if it can be decoded."""
-    try:
-        return int(_fields(body).get("priority", 0))
-    except Exception:  # whatever it is made of, the crawl reads it
-        return 0
-
-
 def start_in(body: bytes) -> bytes:
     """Return which start request a stored request stands for: nothing if none, or not decoded."""
     try:
         return bytes((_fields(body).get("meta") or {}).get(START, b""))
-    except Exception:  # whatever it is made of, the crawl reads it
-        return b""
-
-
-def slot_in(body: bytes) -> bytes:
-    """Return the download slot of a stored request, if it can be decoded; else the host."""
-    try:
-        fields = _fields(body)
-        slot = (fields.get("meta") or {}).get("download_slot")
-        return str(slot or urlsplit(str(fields["url"])).hostname or "").encode()
     except Exception:  # whatever it is made of, the crawl reads it
         return b""
 

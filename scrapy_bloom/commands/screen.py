@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from threading import Event
 from typing import Any, Final
 
-from scrapy_bloom.commands.info import delays, owner, status
+from scrapy_bloom.commands.info import owner, progress, status
 from scrapy_bloom.commands.output import moment
-from scrapy_bloom.crawl.account import listed
 from scrapy_bloom.errors import MissingLibraryError
 from scrapy_bloom.values import counted
 
@@ -102,7 +101,7 @@ def view(facts: dict[str, Any], width: int, height: int = 0, problem: str = "") 
 
 def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Text]]:
     """Yield (label, value) rows."""
-    account, change = facts["account"], ""
+    change = ""
     yield from owner(facts)
     yield from status(facts)
     if "history" in facts:
@@ -110,16 +109,8 @@ def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Tex
         bars = _bars(history[-max(1, width - 24) :]) if len(history) > 1 else ""
         yield "pages/s", Text.assemble((rate, "bold"), (bars, "green"))
         change = f" ({facts['waiting_per_minute']:+,.0f}/min)"
-    yield "pages known", f"{facts['items']:,}"
-    yield "waiting", f"{account['waiting']:,}{change}"
-    yield "in flight", f"{account['in_flight']:,}"
-    unparsed = f" ({listed(account['statuses'])} not parsed)" if account["statuses"] else ""
-    yield "done", f"{account['done']:,}{unparsed}"
-    if account["redirected"]:
-        yield "redirected", f"{account['redirected']:,} to seen pages"
-    if account["failed"]:
-        yield "failed", _text(f"{account['failed']:,} ({listed(account['reasons'])})", "red")
-    yield from delays(facts if "slots" not in facts else facts | {"holds": {}})
+    for name, value in progress(facts if "slots" not in facts else facts | {"holds": {}}, change):
+        yield name, _text(value, "red" if name == "failed" else "")
 
 
 def _workers(facts: dict[str, Any], width: int) -> Iterator[tuple[Text, ...]]:

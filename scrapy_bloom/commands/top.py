@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.commands.output import show
+from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import Target, add_target, target_of
 from scrapy_bloom.errors import BloomError, StateError
@@ -40,7 +41,10 @@ def run(args: Namespace, project: Project) -> int:
 
     interval = _read_interval("--interval", args.interval)
     target = target_of(project, args.target)
-    looks = _looks(target, target.look(), interval)
+    facts = target.look()
+    if "account" not in facts:
+        raise no_requests(target.name)
+    looks = _looks(target, facts, interval)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every terminal has bars
     dumb = os.environ.get("TERM") in ("dumb", "unknown")

@@ -23,6 +23,7 @@ class Account(NamedTuple):
         reasons: how many have failed for each reason.
         statuses: how many of those that are done were not parsed: by the status of a response that
             no callback got, or by why they failed, if such pages are not to be fetched again.
+        seen: how many links were dropped, because they led to pages that were seen before.
     """
 
     done: int
@@ -32,6 +33,7 @@ class Account(NamedTuple):
     in_flight: int
     reasons: Mapping[str, int]
     statuses: Mapping[str, int]
+    seen: int = 0
 
     def with_failed(self, reasons: Mapping[str, int]) -> Account:
         """Return it with so many more that have failed for each reason."""

@@ -75,7 +75,7 @@ class Report:
         self._inc_value, self._collector = crawler.stats.inc_value, crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
         self._steps: Counter[str] = Counter()
-        self._total = 0
+        self._total = self._seen = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
         self._opened = False  # not if the crawl was refused
@@ -130,11 +130,17 @@ class Report:
             f" {sorted({*statuses, status})} (it replaces the default list)."
         )
 
+    @property
+    def seen(self) -> int:
+        """How many requests this run has dropped, because their pages were seen before."""
+        return self._seen + self._pending[Verdict.SEEN]
+
     def flush(self) -> None:
         """Bring Scrapy's stats up to date."""
         checked = sum(self._pending.values())
         self._total += checked
         self._due = min(100, 1 + self._total // 100)
+        self._seen = self.seen
         self.add(stats.CHECKED, checked)
         for verdict, count in self._pending.items():
             if count or verdict in (Verdict.NEW, Verdict.SEEN):

@@ -57,6 +57,9 @@ MOST_NEW: Final = 16 << 20
 """The next commit does not wait so long once it has so many bytes of requests: they are in memory
 until then, and a slow one after many of them would let many more pile up."""
 
+SEEN: Final = "seen"
+"""Key of a note: how many links all runs have dropped, because they led to pages seen before."""
+
 STATUSES: Final = "statuses"
 """Key of a note: how many responses no callback got, by status."""
 
@@ -84,6 +87,7 @@ class LocalBackend(Backend):
         self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
+        self._seen_before = job.store.meta.get(SEEN, 0)
         self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
@@ -306,6 +310,7 @@ class LocalBackend(Backend):
             began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
+            self._note_seen()
             self._store.commit(sync=self._sync)
         except BloomError as error:
             self.give_up(error)
@@ -328,6 +333,9 @@ class LocalBackend(Backend):
         if self._store.log.is_long:
             await run_beside(self._store.log.catch_up)
 
+    def _note_seen(self) -> None:
+        self._store.meta[SEEN] = self._seen_before + self._report.seen
+
     def stop(self) -> None:
         """Note the spider's last state, which the last exchange writes."""
         self._note_state()
@@ -338,6 +346,7 @@ class LocalBackend(Backend):
         (1) Write the filter's blocks, note that the run was stopped cleanly, and close the file
         (2) Release the job directory
         """
+        self._note_seen()
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now
         self._report.account = account._replace(
@@ -487,4 +496,5 @@ def account_of(
         in_flight=in_flight,
         reasons=failed,
         statuses=json.loads(meta.get(STATUSES) or "{}"),
+        seen=meta.get(SEEN, 0),
     )

@@ -86,6 +86,7 @@ class RedisBackend(Backend):
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._idle_since, self._wait_logged, self.due = inf, -inf, 0.0
+        self._seen = 0  # links that were dropped, as far as calls have said so
         self._stopped = self._over = False
         report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
@@ -277,6 +278,8 @@ class RedisBackend(Backend):
         self.due = inf
         want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
         self._queue.next_call.paces.update(self._turns.take_paces())
+        self._queue.next_call.seen += self._report.seen - self._seen
+        self._seen = self._report.seen
         call = self._queue.prepare(
             want,
             look=in_memory

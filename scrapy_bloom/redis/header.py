@@ -36,6 +36,7 @@ class Counts(NamedTuple):
         held: download slots that are left alone.
         done: pages that are done.
         redirected: pages that were redirected to pages that were seen.
+        seen: links that were dropped, because they led to such pages. No call tells.
         more: 1 if requests on the failed list will be put back before the crawl is over, else 0.
     """
 
@@ -49,6 +50,7 @@ class Counts(NamedTuple):
     held: int = 0
     done: int = 0
     redirected: int = 0
+    seen: int = 0
     more: int = 0
 
 
@@ -64,6 +66,7 @@ class State:
         counts: of requests, when the last script had ended.
         leases: of workers, in how many seconds each ends, negative if it has ended.
         dead: the other workers, each since when.
+        heard: when a worker was last heard, in seconds since 1970; 0 if none ever was.
         secret: the key of its probes.
     """
 
@@ -73,6 +76,7 @@ class State:
     counts: Counts
     leases: Mapping[str, float]
     dead: Mapping[str, float]
+    heard: float
     secret: bytes = field(repr=False)
 
     @classmethod
@@ -96,12 +100,13 @@ class State:
             read_slices(header["first"] + b":0:0:0:0")
             if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
                 raise ValueError("no slices, another window, or a negative number")
-            pages = {name: int(header.get(name, 0)) for name in ("done", "redirected")}
+            pages = {name: int(header.get(name, 0)) for name in ("done", "redirected", "seen")}
             counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             dead = {name: float(row[2]) for name, row in words.items() if row[1] == b"dead"}
             leases = {name: float(row[1]) - now for name, row in words.items() if name not in dead}
             epoch = header["epoch"].decode()
+            heard = float(header.get("well", b"0 0").split()[1])
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
         ended = now - plan.window * 9 / 8 if plan.window else -inf
@@ -109,7 +114,7 @@ class State:
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(epoch, plan, live, counts, leases, dead, secret)
+        return cls(epoch, plan, live, counts, leases, dead, heard, secret)
 
     @property
     def alive(self) -> list[str]:

@@ -156,6 +156,7 @@ class Reader:
             in_flight=counts.taken,
             reasons={name: int(count) for name, count in reasons.items()},
             statuses={name: int(count) for name, count in statuses.items()},
+            seen=counts.seen,
         )
 
     def schedule(self, count: int) -> dict[str, Any]:

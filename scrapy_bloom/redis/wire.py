@@ -111,6 +111,7 @@ class Call:
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
+        seen: how many links were dropped since the last call, because they led to seen pages.
         tries: how often it was sent.
     """
 
@@ -129,6 +130,7 @@ class Call:
     paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
+    seen: int = 0
     tries: int = 0
 
     def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
@@ -148,6 +150,7 @@ class Call:
         """Return what it says about requests."""
         now, numbered = time.monotonic(), [*enumerate(self.entries, 1)]
         return {
+            "seen": self.seen,
             "take": self.take,
             "room": self.room,
             "through": self.through,

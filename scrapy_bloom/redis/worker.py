@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any, Final
@@ -400,7 +400,6 @@ def delete(
     dead: Iterable[str] = (),
     *,
     note: bool = True,
-    watch: Callable[[Iterator[int]], Iterable[int]] = iter,
 ) -> dict[str, float]:
     """Delete what is under a key, unless workers have a lease; return once it is gone.
 
@@ -408,13 +407,12 @@ def delete(
 
     :param dead: workers whose leases do not count.
     :param note: whether workers that still use it must end, and create nothing.
-    :param watch: is given the keys that are left, again and again.
     :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
     """
     ignored = f" {' '.join(dead)} "
     _, *used = link.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
     if not used:
-        for _ in watch(growth.free_keys(link, key)):
+        for _ in growth.free_keys(link, key):
             pass
     names = (name.decode() for name in used[::2])
     return dict(zip(names, map(float, used[1::2]), strict=True))

@@ -101,10 +101,11 @@ def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
         worker.take(4)
         worker.fail("a", "b")
         worker.queue.end(worker.have.pop("c"))
+        worker.queue.next_call.seen = 7
         proxy.faults = {proxy.requests + 1: fault}
         worker.say()
         told = account(server, key)
-        assert (told[:5], told.reasons) == ((1, 0, 2, 0, 1), {"503": 2})
+        assert (told[:5], told.reasons, told.seen) == ((1, 0, 2, 0, 1), {"503": 2}, 7)
 
 
 def test_a_worker_that_dies_before_it_has_said_that_a_page_failed_has_said_nothing(

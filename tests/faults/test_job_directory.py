@@ -51,7 +51,7 @@ def test_a_job_with_a_link_to_its_file_resumes_after_a_kill(linked, tmp_path):
     run.abandon()
     (linked / NAME).unlink()
     (linked / NAME).symlink_to(os.path.relpath(killed / NAME, linked))
-    assert LocalTarget(linked, Project({})).info()["waiting"] == 4
+    assert LocalTarget(linked, Project({})).info()["account"]["waiting"] == 4
     assert LocalFilter.load(linked / NAME).contains_many(MARKS[:3]) == [True, True, False]
     run = open_job(linked, requests=True)
     assert (run.killed, run.restored, len(run.store)) == (True, 2, 4)

@@ -173,7 +173,7 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
     again += known[40:]
     before = everything(kept)
     shown = fields(bloom("info kept")[1])
-    assert shown["to be fetched"] == "20 requests, 0 of them in flight"
+    assert (shown["waiting"], shown["in flight"]) == ("20", "0")
     key = f"{server.url}#{next(keys)}"
     assert bloom(f"copy kept {key}")[0] == 0
     for target in ("kept", key):
@@ -214,7 +214,7 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
     assert bloom(f"copy kept {key}")[0] == 0
     for target in ("kept", key):
         shown = fields(bloom(f"info {target}")[1])
-        assert shown["to be fetched"] == "4 requests, 0 of them in flight"
+        assert (shown["waiting"], shown["in flight"]) == ("4", "0")
         assert shown["not before"].startswith("2 requests, the next 2")
         assert shown["left alone"].startswith("busy.test until 2")
         facts = told(bloom, target)
@@ -276,10 +276,9 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     facts = told(bloom, target, "queue --failed --reason ValueError --peek 8")
     assert (len(facts["failed"]), facts["count"]) == (8, 8)
     shown = fields(bloom(f"info {target}")[1])
-    assert shown["failed"] == f"20 requests; to list them: {named} --failed"
-    assert shown["account"] == (
-        "20 pages, 0 done, 20 failed (12 \u00d7 503, 8 \u00d7 ValueError in parse), 0 waiting"
-    )
+    assert shown["failed"] == "20 (12 \u00d7 503, 8 \u00d7 ValueError in parse)"
+    assert shown["failed list"] == f"{named} --failed"
+    assert (shown["done"], shown["waiting"]) == ("0", "0")
     rows = told(bloom, target, "queue --failed --peek 99 --reason ValueError")["failed"]
     assert [(row["reason"], row["tries"], row["message"]) for row in rows] == [
         ("ValueError in parse", 1, "for a test")

@@ -104,10 +104,10 @@ def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, work_dir
 
 
 def test_damage_that_a_disk_does_is_found(bloom, work_dir, server):
-    """Each other request is shown, and none is copied: its page would be lost."""
+    """It is shown, and nothing is copied: its page would be lost."""
     kept(work_dir, "UPDATE requests SET body = zeroblob(40)")
-    code, lines, _ = bloom("queue kept --failed")
-    assert (code, len(lines)) == (1, 4)  # header, row, and below a line what to do
+    code, lines, _ = bloom("queue kept")
+    assert (code, "do not match their checksum" in lines[-1]) == (0, True)
     code, _, (error,) = bloom(f"copy kept {server.url}#{(key := next(keys))}")
     assert (code, "does not match its checksum" in error) == (2, True)
     assert not everything_in(server, key)
@@ -176,7 +176,7 @@ def interrupt():
 
 def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server, monkeypatch):
     kept(work_dir)
-    target = f"{server.url}#{(key := next(keys))}"
+    target = f"{server.url}#{next(keys)}"
     before = contents(work_dir)
     with monkeypatch.context() as patched:
         during(patched, ("GET", "SET"), 1, interrupt)
@@ -184,8 +184,6 @@ def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server,
     assert told == (130, [], ["scrapy bloom copy: interrupted"])
     assert contents(work_dir) == before
     assert bloom(f"info {target}")[0] == 2
-    # Bits that were on their way may come when all else is deleted.
-    assert all(server.client().ttl(name) > 0 for name in everything_in(server, key))
     assert bloom(f"copy kept {target}")[0] == 0
 
 

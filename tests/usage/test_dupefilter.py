@@ -156,7 +156,7 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
         crawler = await crawl(url=site.url + "/", settings={"BLOOM_CAPACITY": 50})
     stats = crawler.stats.get_stats()
     ours = {key: value for key, value in stats.items() if key.startswith("bloom/")}
-    counted = {"checked": 361, "new": 121, "seen": 240, "restored": 0, "fingerprints": 121}
+    counted = {"checked": 361, "new": 121, "seen": 240, "restored": 0, "known": 121}
     assert {key: ours.pop(f"bloom/{key}") for key in counted} == counted
     assert ours.keys() == {"bloom/bytes", "bloom/expected_lost"}
     assert stats["dupefilter/filtered"] == 240

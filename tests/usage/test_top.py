@@ -15,8 +15,9 @@ from pathlib import Path
 from unicodedata import category
 
 import pytest
+from pytest_twisted import ensureDeferred
 from scrapy import Request
-from support.crawling import KEPT
+from support.crawling import KEPT, at, crawl
 from support.jobs import kept_job, open_job, stored
 from support.processes import environment, run_line
 from support.queues import Crawler
@@ -43,6 +44,7 @@ ACCOUNT = {
     "in_flight": 20,
     "reasons": {"503": 5, "ValueError in parse": 2},
     "statuses": {"404": 3},
+    "seen": 3000,
 }
 WORKER = {"lease": 29.0, "silent": 0.0, "dead": 0.0, "in_flight": 10}
 SLOT = {"waiting": 400, "wait": 0.0, "delay": 0.0, "until": 0.0}
@@ -86,17 +88,18 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
     looks = Rates()
     looks.add(facts(), at=10.0)
     shown = lines(looks.add(facts(account=ACCOUNT | {"done": 45, "waiting": 1190}), at=12.0))
-    assert shown[:7] == [
+    assert shown[:8] == [
         "Redis at localhost:6379/0, key books:books:bloom",
         "spider       books, project books",
         "pages/s      7.5",
         "pages known  2,500",
+        "duplicates   70% of 4,262 links",
         "waiting      1,190 (-300/min)",
         "in flight    20",
         "done         45 (3 \u00d7 404 not parsed)",
     ]
-    assert shown[7] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
-    words = [line.split() for line in shown[9:13] + shown[14:18]]
+    assert shown[8] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
+    words = [line.split() for line in shown[10:14] + shown[15:19]]
     assert words[:3] == [
         ["worker", "lease", "in", "flight", "pages/s"],
         ["a:1", "29", "s", "10", "0.0"],
@@ -111,8 +114,8 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
 @pytest.mark.parametrize("width", [1, 20, 40, 60, 79])
 def test_a_view_fits_a_narrow_terminal(width):
     looks = Rates()
-    for at in range(60):
-        shown = looks.add(facts(), at=float(at))
+    for second in range(60):
+        shown = looks.add(facts(), at=float(second))
     shown["target"] = "/a/long/path" * 9
     assert max(map(len, lines(shown, width))) <= width
     assert width < 40 or any("SILENT" in line for line in lines(shown, width))
@@ -208,7 +211,7 @@ def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
     whole = told(bloom, tmp_path / "kept", "info")
     assert shown["last_run"] == f"running as process {os.getpid()}"
     assert (shown["pages_per_second"], shown["history"]) == (0, [0])
-    for name in ("items", "account", "waiting", "in_flight", "later", "spider", "written"):
+    for name in ("items", "account", "later", "spider", "written"):
         assert shown[name] == whole[name], name
     code, printed, errors = bloom(f"top {tmp_path / 'kept'} --interval 0.1")  # is no terminal
     assert (code, errors) == (0, [])
@@ -231,7 +234,7 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
         shown = told(bloom, f"{server.url}#{key}")
         whole = told(bloom, f"{server.url}#{key}", "info")
         name = worker.queue.worker.name
-    for fact in ("items", "account", "waiting", "in_flight", "later", "hosts", "spider"):
+    for fact in ("items", "account", "later", "hosts", "spider"):
         assert shown[fact] == whole[fact], fact
     (row,) = shown["workers"]
     assert (row["name"], row["in_flight"], row["dead"], row["pages_per_second"]) == (name, 1, 0, 0)
@@ -241,6 +244,46 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
     assert (slots["b.test"]["waiting"], slots["b.test"]["delay"]) == (5, 5)
     assert slots["b.test"]["until"] > 1e9 > slots["a.test"]["until"] == 0
     assert slots["b.test"]["wait"] > slots["a.test"]["wait"]
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
+    target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+    with LocalSite(pages=30, links=6) as site:
+        runs = [await crawl(settings=place, url=site.url, filtered=False) for _ in range(2)]
+    seen = [run.stats.get_value("bloom/seen") for run in runs]
+    shown = told(bloom, target)
+    account, finished = (
+        shown["account"],
+        time.strftime("%Y-%m-%d", time.localtime(shown["written"])),
+    )
+    assert account["seen"] == sum(seen) > seen[0] > 100
+    pages = account["done"] + account["redirected"]
+    share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
+    lines = bloom(f"top {target} --interval 0.1")[1]
+    assert f"duplicates   {share}" in lines
+    assert lines[2].startswith(f"last run     finished {finished} ")
+
+
+def test_a_killed_run_has_counted_its_duplicates(bloom, project):
+    with LocalSite(pages=120, links=6) as site:
+        project.kill_at(60, site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
+    account = told(bloom, project.job)["account"]
+    assert account["seen"] > account["done"] > 0
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_the_duplicates_of_all_workers_are_counted(bloom, server, tmp_path):
+    server.client().flushall()
+    settings = KEPT | {"BLOOM_REDIS_URL": server.url}
+    with LocalSite(pages=60, links=6) as site, Crawl(site, server, tmp_path, **settings) as workers:
+        workers.join()
+        reach(site, 10)
+        workers.join()
+        assert workers.wait() == ["finished"] * 2
+        account = told(bloom, f"{server.url}#scrapybot:worker:bloom")["account"]
+        assert account["seen"] == workers.total("bloom/seen") > 0
 
 
 @pytest.mark.long
@@ -282,7 +325,7 @@ def test_the_documented_rights_are_enough_to_watch(bloom, server):
         worker.offer(1, 2, slot="a.test")
         worker.say(1)
         url = server.url.replace("redis://", "redis://watcher:pass@")
-        assert told(bloom, f"{url}#{key}")["in_flight"] == 1
+        assert told(bloom, f"{url}#{key}")["account"]["in_flight"] == 1
 
 
 # Terminals

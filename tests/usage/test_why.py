@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from pytest_twisted import ensureDeferred
 from scrapy import Request
+from support.crawling import Follower, StartsNothing, at, crawl
 from support.internals import clock_of_redis
 from support.jobs import SPIDER, kept_job, open_job, stored
+from support.sites import Pages
 from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalRequestFingerprinter
@@ -20,6 +23,7 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
 from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
+from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.redis.client import Server
@@ -259,3 +263,40 @@ def test_looking_through_the_requests_shows_progress(bloom, monkeypatch):
     kept_job(Path("kept"), urls=[f"{SITE}/1"])
     bloom(f"why kept {SITE}/2")
     assert asked == ["requests"]
+
+
+# The order of the queue
+
+
+class Lists(Follower):
+    """Starts with a list of pages, each of which has two links; stops after two of them."""
+
+    async def start(self):
+        for number in range(9):
+            yield Request(f"{self.url}/{number}")
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(self.parsed) == 2:
+            close_spider(self.crawler, "enough")
+
+
+class Resumes(StartsNothing, Follower):
+    """Fetches what another run has left."""
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_the_queue_is_shown_in_the_order_in_which_the_next_run_fetches_it(bloom, place):
+    target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+    pages = {f"/{number}": [f"/{number}/{link}" for link in "ab"] for number in range(9)}
+    leaves = {path: [] for links in pages.values() for path in links}
+    settings = place | {"CONCURRENT_REQUESTS": 1}
+    with Pages(pages | leaves) as site:
+        await crawl(Lists, settings, url=site.url)
+        # Links of what is fetched meanwhile would come first.
+        site.pages = leaves | {path: [] for path in pages}
+        shown = json.loads("".join(bloom(f"queue {target} --peek 99 --json")[1]))["first"]
+        resumed = await crawl(Resumes, settings)
+    assert len(shown) > 5
+    assert [request["url"] for request in shown] == resumed.spider.parsed

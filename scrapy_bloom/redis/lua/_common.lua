@@ -14,6 +14,7 @@
 --   waiting, taken, failed
 --                    how many requests there were after the last script
 --   done, redirected how many pages are done, and how many were redirected to pages that were seen
+--   seen             how many links were dropped, because they led to pages that were seen
 --   run              the number of this run; one begins when a worker comes and nobody else is there
 --   found            WORKER LEASE of each that the last worker to come has found: once all these leases have run
 --                    out, a run begins; once one of them is renewed or released, none does

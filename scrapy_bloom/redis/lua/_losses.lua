@@ -19,7 +19,7 @@ end
 -- Count anew: pages are fetched again. What is on the failed list stays there.
 local function forget_account()
   call('UNLINK', statuses, starts)
-  call('HDEL', header, 'done', 'redirected')
+  call('HDEL', header, 'done', 'redirected', 'seen')
   if call('EXISTS', failed) == 0 then call('UNLINK', reasons) end
 end
 

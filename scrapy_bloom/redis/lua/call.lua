@@ -9,6 +9,7 @@
 --   comes       whether it has just come
 --   most        tries after which a request is moved to the failed list; with one less it is risky
 --   risky       whether the worker has a risky one
+--   seen        how many links were dropped since its last call, because they led to seen pages
 --   take, room  how many requests to take; how many bytes of them, after the first
 --   through     whether its start() is through
 --   ahead       seconds before its turn that a request may be taken
@@ -58,7 +59,7 @@ local said = cmsgpack.unpack(ARGV[1])
 local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
 local record = 'w:' .. worker
 local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay', 'well',
-  'crowd', 'done', 'redirected', 'again', 'found')
+  'crowd', 'done', 'redirected', 'seen', 'again', 'found')
 if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
 local surprise, last = surprise_of(there[record], number, said.answered)
 if surprise then return {surprise} end
@@ -257,7 +258,7 @@ local function carry_out()
   end
   if own_delay > tonumber(there.delay or 0) then call('HSET', header, 'delay', format('%.3f', own_delay)) end
   counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'redirected',
-    counters.redirected)}
+    counters.redirected, 'seen', (there.seen or 0) + said.seen)}
 end
 
 -- A server that is full or read-only refuses this first write, and then nothing has changed.

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 
 from scrapy import Request
 
-from scrapy_bloom.commands.requests import readable
+from scrapy_bloom.commands.requests import decoded
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.reader import Listed, Reader
@@ -25,7 +25,7 @@ from support.simulation.site import KINDS, page_of
 def by_page(found):
     """Return where the requests of each page are, of those that were found there."""
     return {
-        page_of(readable(each.body, 0).url): state
+        page_of(decoded(each.body).url): state
         for state, requests in found.items()
         for each in requests
     }

@@ -21,7 +21,7 @@ class LocalAccount(Account):
 
     def requests(self, store):
         failed = (row for _, row in store.failed.stored())
-        found = {"waiting": requests_in(store, newest_first=False), "failed": failed}
+        found = {"waiting": requests_in(store), "failed": failed}
         return by_page(found)
 
     def marked(self, store, fingerprints):
