@@ -210,7 +210,7 @@ def test_what_an_interrupted_deletion_leaves_is_known_and_freed_by_the_next_one(
     assert client.ttl(key) == -1
     other = join()
     assert mark(other, BATCH) == 0
-    other.keep_alive()
+    tend(other)
     assert bits(client, key) == named(client, key)[0]
     assert reader.to_free() == 0
 
