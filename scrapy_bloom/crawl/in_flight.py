@@ -83,14 +83,15 @@ class InFlight:
         """Return the visits that have ended since the last call, to be released."""
         has = self._engine.has
         for request in [request for request in self._visits if not has(request)]:
-            visit = self._visits.pop(request)
-            self.undecided -= visit.may_deal
-            self._end(visit)
+            self._end(self._visits.pop(request))
         ended, self._ended = self._ended, []
         return ended
 
     def _end(self, visit: Visit) -> None:
-        self._ended += visit.end()
+        ended = visit.end()
+        for each in ended:
+            self._settle(each)
+        self._ended += ended
 
     def let_go(self) -> bool:
         """End what waits for targets of redirects, when nothing is in flight here any more.
@@ -224,8 +225,13 @@ class InFlight:
 
     def _deal_with(self, visit: Visit) -> None:
         if visit.may_deal:
-            visit.reason, visit.may_deal = None, False
-            self.undecided -= 1
+            visit.reason = None
+            self._settle(visit)
+
+    def _settle(self, visit: Visit) -> None:
+        """Note that the spider can no longer deal with a failed download, or has."""
+        self.undecided -= visit.may_deal
+        visit.may_deal = False
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
         """Note an error of a pipeline."""
@@ -245,7 +251,7 @@ class InFlight:
         if not (closes or self._engine.closing):
             self._fail(visit, Reason.of(error, place_of(failure)))
             return
-        self.undecided -= visit.may_deal
+        self._settle(visit)
         del self._visits[request]
         self._report.once(
             logging.INFO,
@@ -256,5 +262,5 @@ class InFlight:
         )
 
     def _fail(self, visit: Visit, reason: Reason) -> None:
-        self.undecided -= visit.may_deal
-        visit.reason, visit.may_deal = visit.reason or reason, False  # the first one counts
+        self._settle(visit)
+        visit.reason = visit.reason or reason  # the first one counts

@@ -2,9 +2,11 @@
 
 from types import SimpleNamespace
 
+import pytest
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 from support.lines import lines_of
+from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl import in_flight, memory, redirects, visit
 from scrapy_bloom.crawl.history import ORIGINAL
@@ -20,6 +22,7 @@ class Engine:
         self.parents, self.answered = {}, set()
         self.may_have_led_to_others = self.answered.__contains__
         self.has = self.is_from_start = lambda _: False
+        self.closing = False
         self.yielded_by = self.parents.get
         self.watch = self.sent = lambda *_: None
 
@@ -82,6 +85,23 @@ def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has(
     assert crawl.ended() == [0, 2]
     crawl.pages.start(*crawl.memory.pop())
     assert crawl.ended() == [None, 1]
+
+
+@pytest.mark.parametrize("dealt", [True, False])
+def test_a_failed_page_that_awaits_a_verdict_is_counted_once(dealt):
+    """Else what the errback of the next one yields would not be asked about."""
+    crawl, page = Crawling(), Request("http://a.test/")
+    crawl.begin(page, "its row")
+    crawl.pages.answered(Failure(OSError("refused")), page)
+    crawl.engine.parents[link := Request("http://a.test/link")] = page
+    origin = crawl.pages.origin_of(link)
+    crawl.pages.await_verdict(origin)
+    assert (crawl.ended(), crawl.pages.undecided) == ([], 2)
+    if dealt:
+        crawl.pages.note_stored(origin, link)
+    crawl.pages.decided(origin)
+    assert (crawl.ended(), crawl.pages.undecided) == (["its row"], 0)
+    assert origin.reason is None if dealt else origin.reason
 
 
 def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
