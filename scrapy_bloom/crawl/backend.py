@@ -3,6 +3,14 @@
 A mark and its request live and die together there. :class:`~scrapy_bloom.crawl.frontier.Frontier`
 knows when a page is done; a backend knows how to store that. What the members mean is said here;
 implementations say only in what they differ.
+
+A new backend has to be made known to
+
+- ``scheduler``, which opens it;
+- ``settings``: :data:`~.settings.BACKEND` and :func:`~.settings.is_in_redis`, which ``addon``,
+  ``dupefilter``, ``scheduler`` and ``commands/target`` ask;
+- ``commands/target``, which returns what the commands work on;
+- ``pyproject.toml``: the layers of imports.
 """
 
 from __future__ import annotations
@@ -48,13 +56,21 @@ class Backend(ABC):
     What has changed is written or sent by an *exchange*: a commit of a job directory, a call of
     Redis. The frontier makes one when :attr:`due` says so.
 
+    Besides what its members say, a backend
+
+    - wakes the engine when requests have come that it can hand out, or it is full no longer;
+    - sets :data:`.stats.WAITING`, and gives ``report`` its account and description at the close;
+    - tells start requests that are not filtered by their :data:`~.history.START`: each is one page,
+      in however many runs it comes.
+
     Attributes:
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
         may_be_cut: whether a kill may have cut off the feeds.
         due: when the next exchange should be made, by ``time.monotonic()``; infinite if there is no
-            need. Members that change something set it; an exchange begins by setting it back.
+            need. Members that change something set it, except :meth:`release` and :meth:`fail`,
+            which come just before an exchange; that begins by setting it back.
         interval: seconds until the next exchange while pages are in flight, or after one that
             failed.
     """
@@ -75,6 +91,9 @@ class Backend(ABC):
         """Add a mark and queue its request, unless the mark is there; return whether it is.
 
         If that is answered later, it is not known before.
+
+        A start request that is not filtered may still wait from an earlier run. A job directory
+        queues it only once, and returns False all the same.
 
         :param due: before when the request must not be sent, by ``time.monotonic()``; 0 for none.
         :param mark: None for a request that is not filtered.
@@ -109,7 +128,9 @@ class Backend(ABC):
         That has an attribute ``body``: the request as it is stored.
 
         It stays stored until it is released or fails. What failed in earlier runs is put back
-        among these: once a run, behind the others of its slot, :data:`~.outcomes.MOST_TRIES` times.
+        among these once a run, until it has failed in :data:`~.outcomes.MOST_TRIES` of them: in a
+        job directory when no other may be sent, in Redis when few wait. It keeps its priority, and
+        in Redis its place.
         """
 
     @abstractmethod
@@ -133,7 +154,10 @@ class Backend(ABC):
         """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
-        """Record that so many pages have ended; they may yet wait for answers and items."""
+        """Record that so many pages have ended: the engine is through, and they wait for no other.
+
+        They may yet wait for answers and items.
+        """
 
     # Download slots
 
@@ -162,10 +186,13 @@ class Backend(ABC):
 
     @abstractmethod
     def give_up(self, error: BloomError) -> None:
-        """Exchange nothing more, and end the crawl."""
+        """Exchange nothing more: set :attr:`broken`, and end the crawl with the error."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
-        """Prepare the last exchange: workers take no more, and put back what is not begun."""
+        """Prepare the last exchanges: workers take no more, and put back what is not begun.
+
+        It is called when the spider begins to close, and once more when it closes.
+        """
 
     @abstractmethod
     async def close(self) -> bool:

@@ -283,7 +283,9 @@ class Frontier:
     def _await_original(self, duplicate: Request, origin: Visit | None) -> bytes | None:
         """Let the page that yielded a duplicate wait for what it duplicates, if it must.
 
-        What a page links to it awaits only while that is in flight: a queue may be long.
+        Only a retry or redirect, whose mark is forgotten if it fails, and what is only in memory
+        must be awaited: any other has its own row. Where a page links to one, it waits only while
+        that is in flight: a queue may be long.
 
         :returns: the mark of that, None if it has none.
         """
@@ -303,7 +305,7 @@ class Frontier:
     # Pages that are done
 
     def _note_ended(self) -> None:
-        """Collect the pages that the engine is through with."""
+        """Collect the pages that have ended: the engine is through, and they wait for no other."""
         ended = self._in_flight.pop_ended()
         self._ledger.add(ended)
         self._backend.note_ended(len(ended))

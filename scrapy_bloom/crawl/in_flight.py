@@ -38,8 +38,9 @@ class InFlight:
 
     Attributes:
         targets: where redirects and retries have led.
-        undecided: how many pages end as what comes from them says: their downloads have failed,
-            which the spider may yet deal with; or it is asked whether a redirect is a duplicate.
+        undecided: how many downloads have failed that the spider may yet deal with: the errback
+            yields an item or a new request; and how many requests of pages in flight have yet to
+            be judged, which may be such a one, or a redirect.
     """
 
     def __init__(

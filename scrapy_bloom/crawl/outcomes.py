@@ -1,7 +1,8 @@
 """How a page has ended, and why it has failed.
 
 Failed is what the site or the project's code failed at, in doubt yes. A 404, ``IgnoreRequest`` and
-``DropItem`` are decisions, and no failures.
+``DropItem`` are decisions, and no failures. While the spider closes, a download or a callback that
+fails leaves its page stored, to be fetched by the next run; a pipeline's error still fails it.
 """
 
 from __future__ import annotations

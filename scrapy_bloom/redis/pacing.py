@@ -39,7 +39,7 @@ class Pacing:
         self._passed_over = False
 
     def note_ended(self, count: int) -> None:
-        """Record that the engine is through with requests."""
+        """Record that pages have ended: see :meth:`Backend.note_ended`."""
         self._ended.extend([time.monotonic()] * min(count, 2 * self._most))
 
     def note_pushed(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 LEASE: float = 30.0
-"""Without a heartbeat for so long, a worker counts as dead.
+"""Without a heartbeat for so long, a worker counts as dead, if others were heard for as long
+without a gap: after the server has stood still, each gets another lease.
 
 A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use:
 tests shorten it.

@@ -151,7 +151,8 @@ local function free_turn(value)
 end
 
 -- Start over if requests have vanished, or pages from a list of forgotten ones: nothing may suppress these pages.
--- Return whether it did. Every script does this before it counts or marks. Also continue rebuilding `turns`.
+-- Return whether it did. A script that may count requests does this first: count() takes what is there for all. Also
+-- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
   local waiting, in_flight, failures = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
   local refused = call('ZCARD', unread)

@@ -148,7 +148,8 @@ local function push()
   if some then call('HSET', header, 'seq', format('%.0f', seq + #ops)) end
 end
 
--- Put back what earlier runs have left on the failed list, behind all others.
+-- Put back what earlier runs have left on the failed list, while few requests wait. Each keeps its priority, and its place
+-- among those of its slot.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
   if not there.again or not said.through or call('ZCARD', queue) >= FEW then return end
