@@ -12,7 +12,7 @@ from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.judge import SEEN, Judge, Marks
+from scrapy_bloom.crawl.judge import SEEN, Forgettable, Judge
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
@@ -248,7 +248,7 @@ class BloomDupeFilter:
         self._crawling = True
 
 
-class Filter(Marks, Protocol):
+class Filter(Forgettable, Protocol):
     """Decides which pages were seen. Any method may raise anything."""
 
     def add(self, fingerprint: bytes) -> bool:

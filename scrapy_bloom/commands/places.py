@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.commands.requests import decoded
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_TRIES
+from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.values import counted, write_span
@@ -87,7 +87,7 @@ def _what_next(failed: Failed) -> str:
     """Say when a page that has failed is fetched again, or that it is given up."""
     if failed.given_up:
         return f"given up after {counted(failed.tries, 'run')}, 'queue --retry' puts it back"
-    left = MOST_TRIES - failed.tries
+    left = MOST_RUNS - failed.tries
     apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
     return (
         f"the next run fetches it again; it is given up after {counted(left, 'more failed run')},"

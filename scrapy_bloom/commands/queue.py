@@ -14,7 +14,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_TRIES
+from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
@@ -89,7 +89,7 @@ def _failed_lines(
         line = line_for(args, "queue", "--failed", *why, "--peek", str(count))
         yield f"{len(shown):,} of {count:,} shown. All: {line}"
     yield (
-        f"The next run fetches them again, except those given up after failing in {MOST_TRIES}"
+        f"The next run fetches them again, except those given up after failing in {MOST_RUNS}"
         f" runs. To fetch all of them: {line_for(args, 'queue', '--retry', *why)}"
     )
 

@@ -54,7 +54,7 @@ class Backend(ABC):
     """Keeps the marks and requests of a crawl. It is open once it is made.
 
     What has changed is written or sent by an *exchange*: a commit of a job directory, a call of
-    Redis. The frontier makes one when :attr:`due` says so.
+    Redis. The frontier makes one when :attr:`exchange_at` says so.
 
     Besides what its members say, a backend
 
@@ -68,9 +68,9 @@ class Backend(ABC):
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
         may_be_cut: whether a kill may have cut off the feeds.
-        due: when the next exchange should be made, by ``time.monotonic()``; infinite if there is no
-            need. Members that change something set it, except :meth:`release` and :meth:`fail`,
-            which come just before an exchange; that begins by setting it back.
+        exchange_at: when the next exchange should be made, by ``time.monotonic()``; infinite if
+            there is no need. Members that change something set it, except :meth:`release` and
+            :meth:`fail`, which come just before an exchange; that begins by setting it back.
         interval: seconds until the next exchange while pages are in flight, or after one that
             failed.
     """
@@ -79,14 +79,14 @@ class Backend(ABC):
     shared: ClassVar[bool] = False
     broken = False
     may_be_cut = True
-    due = inf
+    exchange_at = inf
     interval: float
 
     # Marks and requests
 
     @abstractmethod
     def offer(
-        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+        self, request: Request, not_before: float, mark: bytes | None, max_age: float | None
     ) -> bool | Deferred[bool]:
         """Add a mark and queue its request, unless the mark is there; return whether it is.
 
@@ -95,7 +95,8 @@ class Backend(ABC):
         A start request that is not filtered may still wait from an earlier run. A job directory
         queues it only once, and returns False all the same.
 
-        :param due: before when the request must not be sent, by ``time.monotonic()``; 0 for none.
+        :param not_before: before when the request must not be sent, by ``time.monotonic()``; 0 for
+            no such time.
         :param mark: None for a request that is not filtered.
         :param max_age: seconds after which the mark counts no more; None for any age.
         :raises Unstorable: if the request cannot be serialized.
@@ -128,7 +129,7 @@ class Backend(ABC):
         That has an attribute ``body``: the request as it is stored.
 
         It stays stored until it is released or fails. What failed in earlier runs is put back
-        among these once a run, until it has failed in :data:`~.outcomes.MOST_TRIES` of them: in a
+        among these once a run, until it has failed in :data:`~.outcomes.MOST_RUNS` of them: in a
         job directory when no other may be sent, in Redis when few wait. It keeps its priority, and
         in Redis its place.
         """

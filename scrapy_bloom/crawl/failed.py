@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.history import ORIGINAL, TRIES
-from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
+from scrapy_bloom.crawl.outcomes import APART, MOST_RUNS, Reason
 from scrapy_bloom.crawl.serialize import read_fields, write_fields
 
 _LENGTH: Final = struct.Struct(">I")
@@ -68,7 +68,7 @@ class Failed(NamedTuple):
     @property
     def given_up(self) -> bool:
         """Whether it stays on the list until it is put back by hand."""
-        return self.tries >= MOST_TRIES
+        return self.tries >= MOST_RUNS
 
     def retried(self, *, read: Callable[[bytes], dict[str, Any]] = read_fields) -> Failed:
         """Return it as if it had never failed, to be put back by hand.

@@ -97,7 +97,7 @@ class Frontier:
         except Exception as error:  # no memory, or a queue of the project's own
             self._leave(request, error)
             return True
-        if self._backend.due < self._timer.due:
+        if self._backend.exchange_at < self._timer.due:
             self._arm()
         return is_taken
 
@@ -359,7 +359,7 @@ class Frontier:
         :param busy: whether one is about to be.
         """
         if not (self._closing or self._backend.broken):
-            self._timer.set_to(self._backend.due)
+            self._timer.set_to(self._backend.exchange_at)
             if busy or self._busy:
                 self._timer.set(self._backend.interval)
 

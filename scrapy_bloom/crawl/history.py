@@ -41,7 +41,7 @@ START: Final = "bloom_start"
 """Key in a request's meta: what identifies the start request that it is, or was made of, if that is
 not filtered. Each run and worker may send it, and it is one page."""
 
-LONGEST: Final = 20
+LONGEST_CHAIN: Final = 20
 """A chain ends after this many requests, as Scrapy's redirects do: then the mark decides."""
 
 
@@ -84,7 +84,7 @@ class Chains:
         if not (is_retry and mark in chain):
             chain = [*chain, mark]
         after.meta[CHAIN] = chain
-        if len(chain) > LONGEST:
+        if len(chain) > LONGEST_CHAIN:
             del after.meta[CHAIN]
 
 

@@ -1,7 +1,7 @@
 """Which pages are in flight, and how each ends.
 
-A page is finished when the engine is done with its request: its callback or errback has run, and
-its items, retry or redirect have been handled. By then, everything it led to has been enqueued.
+The engine is through with a page once its callback or errback has run, and its items, retry or
+redirect have been handled. By then, everything it led to has been enqueued.
 """
 
 from __future__ import annotations

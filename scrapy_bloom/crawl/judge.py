@@ -34,7 +34,7 @@ Ask = Callable[[bytes, float | None], "bool | Deferred[bool]"]
 """Adds a mark; returns whether it was there, at most so many seconds old."""
 
 
-class Marks(Protocol):
+class Forgettable(Protocol):
     """Marks that can be forgotten. Any method may raise anything."""
 
     def __contains__(self, mark: bytes, /) -> bool:
@@ -63,7 +63,7 @@ class Judge:
     """
 
     def __init__(
-        self, crawler: Crawler, identifier: Identifier, report: Report, marks: Marks
+        self, crawler: Crawler, identifier: Identifier, report: Report, marks: Forgettable
     ) -> None:
         self._crawler, self._identifier, self._report = crawler, identifier, report
         self._identify, self._marks = identifier.identify, marks

@@ -15,12 +15,12 @@ from scrapy_bloom.crawl.visit import Visit
 
 
 class Ledger:
-    """Questions and pages that are done, in the order in which they came.
+    """Questions and pages that have ended, in the order in which they came.
 
     Whoever releases pages does so in three steps, since their items are to be written first::
 
         until = ledger.due()
-        ...                        # write out the items of all pages that are done by now
+        ...                        # write out the items of all pages that have ended by now
         for page in ledger.take(until):
             ...
     """
@@ -31,7 +31,7 @@ class Ledger:
         self._pages: deque[tuple[int, Visit]] = deque()
 
     def __len__(self) -> int:
-        """Return how many pages are done and not released."""
+        """Return how many pages have ended and are not released."""
         return len(self._pages)
 
     def ask(self) -> int:
@@ -45,7 +45,7 @@ class Ledger:
         del self._questions[question]
 
     def add(self, pages: Iterable[Visit]) -> None:
-        """Record pages that are done."""
+        """Record pages that have ended: see :class:`~scrapy_bloom.crawl.visit.Visit`."""
         number = next(self._numbers)
         self._pages.extend((number, page) for page in pages)
 

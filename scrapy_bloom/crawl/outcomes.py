@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_MESSAGE: Final = 200
 """Characters of a failure's message that are stored."""
 
-MOST_TRIES: Final = 3
+MOST_RUNS: Final = 3
 """A page that has failed in so many runs is not fetched again by itself."""
 
 APART: Final = 3600.0

@@ -11,15 +11,16 @@ from scrapy_bloom.crawl.outcomes import Ended, Reason
 class Visit:
     """One request on its way from a queue to being done.
 
-    It is done once the engine is through with it and nothing that came from it is left to wait for:
-    a request that is only in memory (its callback is a lambda, say), which only the page can yield
-    again; or the page to which it was redirected, if that is in flight for another page.
+    It has ended once the engine is through with it and nothing that came from it is left to wait
+    for: a request that is only in memory (its callback is a lambda, say), which only the page can
+    yield again; or the page to which it was redirected, if that is in flight for another page. It
+    is done, or has failed, once its items are written, too.
 
     Attributes:
         taken: what the backend has handed out; None if it could not be stored, or nobody has taken
             it yet.
         marks: its marks, which the next run must ignore until it is done.
-        parents: the pages that cannot be done before it is, and fail with it.
+        parents: the pages that cannot end before it has, and fail with it.
         roots: the stored pages that led to it, perhaps through others that are not stored.
         waits_for: how many must end first: the engine's work on it, and each request that has it
             as a parent.
@@ -55,7 +56,7 @@ class Visit:
             parent.waits_for += 1
 
     def hold_up(self, page: Visit) -> bool:
-        """Let a page be done only after this one, unless this one waits for it, and fail with it.
+        """Let a page end only after this one, unless this one waits for it, and fail with it.
 
         :returns: whether it waits now: not if either has ended.
         """
@@ -68,7 +69,7 @@ class Visit:
         return True
 
     def waiting(self) -> set[Visit]:
-        """Return this page with those that cannot be done before it."""
+        """Return this page with those that cannot end before it."""
         stack, found = [self], set[Visit]()
         while stack:
             each = stack.pop()
@@ -78,17 +79,17 @@ class Visit:
         return found
 
     def end(self) -> list[Visit]:
-        """Note that something has ended for which it waits; return the pages that are done now."""
-        done, stack = [], [self]
+        """Note that something has ended for which it waits; return the pages that end with it."""
+        ended, stack = [], [self]
         while stack:
             visit = stack.pop()
             visit.waits_for -= 1
             if not visit.waits_for:
-                done.append(visit)
+                ended.append(visit)
                 stack += visit.parents
                 for parent in visit.parents:  # only these can yield it again
                     parent.reason = parent.reason or visit.reason
-        return done
+        return ended
 
 
 def stored_among(visits: list[Visit]) -> frozenset[Visit]:

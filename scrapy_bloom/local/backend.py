@@ -128,7 +128,7 @@ class LocalBackend(Backend):
     # Marks and requests
 
     def offer(
-        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+        self, request: Request, not_before: float, mark: bytes | None, max_age: float | None
     ) -> bool:
         """Add a mark and store its request with the next commit.
 
@@ -146,17 +146,17 @@ class LocalBackend(Backend):
                 return False
             self._take_over(start, request)
         try:
-            row = self._queues.push(request, due)
+            row = self._queues.push(request, not_before)
         except Exception as error:
             raise Unstorable(error) from error
         else:
             if start:
                 self._store.starts[start] = Start(row)
         finally:
-            if self.due == inf:
+            if self.exchange_at == inf:
                 self._changed()
             elif self._store.new_bytes > MOST_NEW and not self._failing:
-                self.due = min(self.due, time.monotonic() + INTERVAL)
+                self.exchange_at = min(self.exchange_at, time.monotonic() + INTERVAL)
         return False
 
     def _take_over(self, start: bytes, request: Request) -> None:
@@ -292,12 +292,12 @@ class LocalBackend(Backend):
         return self._store.dirty
 
     def _changed(self) -> None:
-        if self.due == inf:
-            self.due = time.monotonic() + self.interval
+        if self.exchange_at == inf:
+            self.exchange_at = time.monotonic() + self.interval
 
     async def exchange(self, *, busy: bool, in_memory: bool) -> bool:  # noqa: ARG002 - all is known here
         """Commit what has changed."""
-        self.due = inf
+        self.exchange_at = inf
         if self.broken or not self._store.dirty:
             return not self.broken
         try:

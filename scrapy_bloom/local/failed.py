@@ -13,7 +13,7 @@ from typing import Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_TRIES
+from scrapy_bloom.crawl.outcomes import MOST_RUNS
 
 _COLUMNS: Final = "id, run, kind, message, date, tries, body, crc"
 _LAST: Final = 2**63 - 1  # the highest id
@@ -40,7 +40,7 @@ class FailedList:
         self._database, self.run = database, run
         self.reasons = reasons_in(database)
         due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
-        (self.left,) = database.execute(due, (run, MOST_TRIES)).fetchone()
+        (self.left,) = database.execute(due, (run, MOST_RUNS)).fetchone()
         self._new: dict[int, Failed] = {}
         self._gone: set[int] = set()
         self._after = -1  # ids up to this one were put back, or cannot be read
@@ -73,7 +73,7 @@ class FailedList:
             f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ? ORDER BY id"
             " LIMIT 1"
         )
-        bounds = self.run, MOST_TRIES
+        bounds = self.run, MOST_RUNS
         while row := self._database.execute(asked, (self._after, *bounds)).fetchone():
             self._after = row[0]
             if row[0] not in self._gone:
@@ -91,7 +91,7 @@ class FailedList:
         row = self._database.execute(asked, (id_,)).fetchone()
         failed = None if row is None or id_ in self._gone else _read(row)
         if failed is not None:
-            self.left -= id_ > self._after and row[1] < self.run and failed.tries < MOST_TRIES
+            self.left -= id_ > self._after and row[1] < self.run and failed.tries < MOST_RUNS
             self.remove(id_, failed)
         return failed
 

@@ -306,8 +306,8 @@ class Store:
         with self._transaction(0) as change:
             change(self._write_new(new))
             change(self._write_queues(numbers))
-            keep, again = self.marks.write_forgotten(forgotten)
-            change(again)
+            keep, by_marks = self.marks.write_forgotten(forgotten)
+            change(by_marks)
         keep()
         for row in new:
             self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row))
@@ -415,8 +415,8 @@ class Store:
         with self._transaction(clean) as change:
             change(self._write_requests())
             file.put(database, "meta", self._new_notes().items())
-            keep_marks, again = self.marks.write()
-            change(again)
+            keep_marks, by_marks = self.marks.write()
+            change(by_marks)
             keep_failed = self.failed.write()
             keep_starts = self.starts.write()
         self._keep()

@@ -48,7 +48,7 @@ from scrapy_bloom.redis.reporting import (
 )
 from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
-from scrapy_bloom.redis.wire import Answer, Call, Ending, Lost
+from scrapy_bloom.redis.wire import Answer, Call, Ending, Failing
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RedisBackend(Backend):
         # Marks of requests that wait in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
-        self._idle_since, self._wait_logged, self.due = inf, -inf, 0.0
+        self._idle_since, self._wait_logged, self.exchange_at = inf, -inf, 0.0
         self._seen = 0  # links that were dropped, as far as calls have said so
         self._stopped = self._over = False
         report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
@@ -110,7 +110,7 @@ class RedisBackend(Backend):
     # Marks and requests
 
     def offer(
-        self, request: Request, due: float, mark: bytes | None, max_age: float | None
+        self, request: Request, not_before: float, mark: bytes | None, max_age: float | None
     ) -> bool | Deferred[bool]:
         """Send a request with one of the next calls, unless this worker knows its mark."""
         if mark is not None and self._knows(mark, max_age):
@@ -123,7 +123,9 @@ class RedisBackend(Backend):
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
-        entry = Entry(op, mark, body, request.priority, max_age, slot=slot, due=due, start=start)
+        entry = Entry(
+            op, mark, body, request.priority, max_age, slot=slot, due=not_before, start=start
+        )
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
@@ -206,7 +208,7 @@ class RedisBackend(Backend):
                 if not request.dont_filter:
                     original.fingerprint, _ = self._identifier.identify(request)
         listed = failed._replace(body=original.member)
-        self._queue.fail(taken, Lost(taken.id, start, listed, (*way,)))
+        self._queue.fail(taken, Failing(taken.id, start, listed, (*way,)))
 
     def account(self) -> Account:
         counts, here = self._worker.counts, len(self._queue.taken)
@@ -251,7 +253,7 @@ class RedisBackend(Backend):
     # When the next call is due
 
     def _soon(self, delay: float) -> None:
-        self.due = min(self.due, time.monotonic() + delay)
+        self.exchange_at = min(self.exchange_at, time.monotonic() + delay)
 
     def _urge(self) -> None:
         """Have the next call set turns which would be wasted, and take requests for them."""
@@ -275,7 +277,7 @@ class RedisBackend(Backend):
 
     async def exchange(self, *, busy: bool, in_memory: bool) -> bool:
         """Make a call if there is anything to send, to take or to look for."""
-        self.due = inf
+        self.exchange_at = inf
         want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
         self._queue.next_call.paces.update(self._turns.take_paces())
         self._queue.next_call.seen += self._report.seen - self._seen
@@ -317,7 +319,7 @@ class RedisBackend(Backend):
 
     def _schedule(self) -> None:
         """Say when the next call is due, after one: what came meanwhile may gather, too."""
-        self.due = inf
+        self.exchange_at = inf
         if self._queue.has_work:
             self._soon(self._pacing.until_call())
         if self._turns.is_urgent:

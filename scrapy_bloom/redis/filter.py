@@ -362,7 +362,7 @@ class RedisFilter:
         unanswered = self.worker.unanswered
         if unanswered is not None and unanswered.entries[0].op == "x":
             self._answer(unanswered)
-        self.worker.give_up()
+        self.worker.drop_unanswered()
         return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
 
     def _answer(self, call: Call) -> list[bool]:

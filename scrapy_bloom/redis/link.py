@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_TRIES: Final = 10
+MOST_DEATHS: Final = 10
 """A request goes to the failed list after this many workers have died with it."""
 
 _PASSWORDS: Final = 600.0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 _SLOT: Final = struct.Struct(">H")  # length of the slot
 _ORDER: Final = struct.Struct(">BQ")  # 0, priority
-_HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, tries, 1 + length of the fingerprint
+_HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, deaths, 1 + length of the fingerprint
 _LENGTH: Final = struct.Struct(">I")
 
 SECOND: Final = 1_000_000
@@ -67,7 +67,7 @@ class Taken:
         id: 8 bytes, its name.
         slot: as offered.
         priority: as offered.
-        tries: how many workers have died with it.
+        deaths: how many workers have died with it.
         fingerprint: None if it was queued without one.
         body: as offered.
         start: when it may be sent, by ``time.monotonic()``.
@@ -79,7 +79,7 @@ class Taken:
     id: bytes
     slot: bytes
     priority: int
-    tries: int
+    deaths: int
     fingerprint: bytes | None
     body: bytes
     start: float = 0.0
@@ -105,11 +105,11 @@ class Taken:
         (length,) = _SLOT.unpack_from(member)
         at = _SLOT.size + length
         slot = member[_SLOT.size : at]
-        _, reversed_, name, tries, length = _HEAD.unpack_from(member, at)
+        _, reversed_, name, deaths, length = _HEAD.unpack_from(member, at)
         at += _HEAD.size
         end = at + max(0, length - 1)
         mark = member[at:end] if length else None
-        return cls(name, slot, _MOST_PRIORITY - reversed_, tries, mark, member[end:])
+        return cls(name, slot, _MOST_PRIORITY - reversed_, deaths, mark, member[end:])
 
     @property
     def member(self) -> bytes:

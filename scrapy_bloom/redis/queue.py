@@ -28,11 +28,11 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.link import MOST_TRIES, Link
+from scrapy_bloom.redis.link import MOST_DEATHS, Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Lost
+from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Failing
 from scrapy_bloom.redis.worker import Surprise, Worker
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class SharedQueue:
         if taken is None or self._had(taken):
             self.next_call.ended.setdefault(ending, []).append(taken.id if taken else b"")
 
-    def fail(self, taken: Taken, lost: Lost) -> None:
+    def fail(self, taken: Taken, failing: Failing) -> None:
         """Report that a request has failed, if this worker still has it."""
         if self._had(taken):
-            self.next_call.lost.append(lost)
+            self.next_call.failures.append(failing)
 
     def put_back(self, taken: Taken) -> None:
         """Put back a request that was not begun, if this worker still has it."""
@@ -134,7 +134,7 @@ class SharedQueue:
     def has_work(self) -> bool:
         """Whether there is anything to send."""
         call = self.next_call
-        ended = call.ended, call.lost, call.back, call.unreadable
+        ended = call.ended, call.failures, call.back, call.unreadable
         return bool(self._call or self._buffer or any(ended) or call.unused or call.holds)
 
     @property
@@ -165,7 +165,7 @@ class SharedQueue:
         # Without a lease, whatever has become of it is only learnt by a call.
         if self._call is None and (self.has_work or take or look or not self.has_lease):
             call, self._call, self.next_call = self.next_call, self.next_call, Call()
-            if call.lost:
+            if call.failures:
                 self._fill(call)
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
@@ -174,15 +174,16 @@ class SharedQueue:
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
-            call.risky = any(taken.tries >= MOST_TRIES - 1 for taken in self.taken)
+            call.risky = any(taken.deaths >= MOST_DEATHS - 1 for taken in self.taken)
         return self._call
 
     def _fill(self, call: Call) -> None:
         """Let a call take as many failed requests as it has room for, and the next one the rest."""
-        for count, lost in enumerate(call.lost):
-            call.room -= len(lost.failed.body)
+        failures = call.failures
+        for count, failing in enumerate(failures):
+            call.room -= len(failing.failed.body)
             if count and call.room < 0:
-                self.next_call.lost, call.lost = call.lost[count:], call.lost[:count]
+                call.failures, self.next_call.failures = failures[:count], failures[count:]
                 break
         call.room = max(0, call.room)
 
@@ -247,7 +248,7 @@ class SharedQueue:
         if pulse is None or (seconds := pulse.blocked()) < upkeep.BLOCKED:
             self.worker.keep_alive()
         elif self.worker.renewed > -inf:
-            self.worker.beat(give_up=True)
+            self.worker.beat(resign=True)
             logger.warning(
                 "%s: this worker gives up its lease, because its event loop has been blocked for"
                 " %.0f s. Others fetch what it had. It is here:\n%s",

@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.link import MOST_TRIES, Link
+from scrapy_bloom.redis.link import MOST_DEATHS, Link
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def warn_of_failed(report: Report, account: Account, spider: str) -> None:
     if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
         report.warn(
             f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
-            f" {MOST_TRIES} workers died with it or were blocked by it. 'scrapy bloom queue"
+            f" {MOST_DEATHS} workers died with it or were blocked by it. 'scrapy bloom queue"
             f" --spider {spider} --failed' shows which, and with '--retry' puts them back."
         )
 

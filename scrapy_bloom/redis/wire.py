@@ -74,7 +74,7 @@ class Ending(NamedTuple):
 DONE: Final = Ending()
 
 
-class Lost(NamedTuple):
+class Failing(NamedTuple):
     """A request that has failed.
 
     Attributes:
@@ -101,7 +101,7 @@ class Call:
         through: whether ``start()`` is through: what it might yield may be put back, too.
         risky: whether this worker has a request that goes to the failed list with its next death.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
-        lost: requests that have failed.
+        failures: requests that have failed.
         restored: members of failed requests to put back, by their keys on the list; empty for those
             that count as done.
         back: ids of those that this worker has not begun.
@@ -112,7 +112,7 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         seen: how many links were dropped since the last call, because they led to seen pages.
-        tries: how often it was sent.
+        sends: how often it was sent.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Call:
     through: bool = False
     risky: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
-    lost: list[Lost] = field(default_factory=list)
+    failures: list[Failing] = field(default_factory=list)
     restored: dict[bytes, bytes] = field(default_factory=dict)
     back: list[bytes] = field(default_factory=list)
     unreadable: list[bytes] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     seen: int = 0
-    tries: int = 0
+    sends: int = 0
 
     def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about marks."""
@@ -161,12 +161,12 @@ class Call:
             "starts": {number: entry.start for number, entry in numbered if entry.start},
             "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
-            "lost": [
-                (lost.id, lost.start, int(lost.failed.given_up), kind, lost.failed.pack())
-                for lost in self.lost
-                for kind in [lost.failed.kind.encode()[:_MOST_KIND]]
+            "failures": [
+                (each.id, each.start, int(each.failed.given_up), kind, each.failed.pack())
+                for each in self.failures
+                for kind in [each.failed.kind.encode()[:_MOST_KIND]]
             ],
-            "ways": b"".join(probe(mark) for lost in self.lost for mark in lost.way),
+            "ways": b"".join(probe(mark) for each in self.failures for mark in each.way),
             "restored": [*self.restored.items()],
             "back": b"".join(self.back),
             "unreadable": b"".join(self.unreadable),
@@ -201,7 +201,7 @@ class Answer(NamedTuple):
         next_turn: seconds until more can be taken; infinite if nothing waits.
         held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
             changed: for requests that are only in memory nothing else says so.
-        heard: identifies what `held` says; empty if that has not changed.
+        holds_version: identifies what `held` says; empty if that has not changed.
         fetched_again: how many failed requests of earlier runs this run has put back, with the
             last of them.
         void: whether there was a surprise instead: what was taken before is no longer ours.
@@ -218,7 +218,7 @@ class Answer(NamedTuple):
     taken: Sequence[Taken] = ()
     next_turn: float = inf
     held: Mapping[bytes, float] = MappingProxyType({})
-    heard: bytes = b""
+    holds_version: bytes = b""
     fetched_again: int = 0
     void: bool = False
     start_over: bool = False

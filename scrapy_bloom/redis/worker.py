@@ -22,7 +22,7 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
 from scrapy_bloom.redis.known import Known
-from scrapy_bloom.redis.link import MOST_TRIES, Link, new_name
+from scrapy_bloom.redis.link import MOST_DEATHS, Link, new_name
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.wire import Answer, Call, pack
@@ -187,7 +187,7 @@ class Worker:
         name = name or new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
-        self._heard = b"0"  # what came with the last holds that it was told
+        self._holds_version = b"0"  # what came with the last holds that it was told
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -216,7 +216,7 @@ class Worker:
         before = time.monotonic()
         answer = Answer.read(call, self._send(call))
         self._slices = answer.slices
-        self._heard = answer.heard or self._heard
+        self._holds_version = answer.holds_version or self._holds_version
         self._note_swept(answer.requeued, answer.given_up)
         self._answered, self.unanswered, self.comes = self._number, None, False
         self.renewed = before
@@ -232,8 +232,8 @@ class Worker:
         :returns: what it answers.
         """
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        self._link.patience = 2.0 ** min(call.tries, _DOUBLED)
-        call.tries += self._link.usable.is_set()
+        self._link.patience = 2.0 ** min(call.sends, _DOUBLED)
+        call.sends += self._link.usable.is_set()
         while True:
             word, *parts = self._link.run(
                 "mark" if plain else "call", self._key, self._say(call, plain=plain)
@@ -259,7 +259,7 @@ class Worker:
             self.known.clear()
         return fingerprint in self.known
 
-    def give_up(self) -> None:
+    def drop_unanswered(self) -> None:
         """Repeat the unanswered call no more; what it asked has no answer."""
         self.unanswered = None
 
@@ -292,22 +292,22 @@ class Worker:
             self.beat()
         growth.tend(self._link, self._key, self._lives[0], self.plan)
 
-    def beat(self, *, give_up: bool = False) -> None:
+    def beat(self, *, resign: bool = False) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
         A surprise ends the lease, so there will be a call: it has a caller who can act on that.
 
-        :param give_up: whether to give up the lease instead.
+        :param resign: whether to give up the lease instead.
         :raises BackendError: if there was no answer.
         """
         before = time.monotonic()
         lives = self._lives
         word, *answer = self._link.run(
-            *("beat", self._key, *lives, upkeep.LEASE, MOST_TRIES, int(give_up)), probe=True
+            *("beat", self._key, *lives, upkeep.LEASE, MOST_DEATHS, int(resign)), probe=True
         )
         if lives != self._lives:
             return
-        if give_up or word != b"ok":
+        if resign or word != b"ok":
             self.renewed = -inf
             return
         self.renewed = max(self.renewed, before)
@@ -362,8 +362,8 @@ class Worker:
         if not plain:
             said |= {
                 "comes": self.comes,
-                "heard": self._heard,
-                "most": MOST_TRIES,
+                "holds_version": self._holds_version,
+                "most": MOST_DEATHS,
                 "ahead": AHEAD,
                 **call.requests(self.probe),
             }

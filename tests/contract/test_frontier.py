@@ -67,14 +67,14 @@ class Shelf(Backend):
         self.exchanges, self.closed, self.unstorable = 0, False, False
         self.stopped = False
 
-    def offer(self, request, due, mark, max_age):  # noqa: ARG002
+    def offer(self, request, not_before, mark, max_age):  # noqa: ARG002
         if mark is not None and mark in self.marks:
             return True
         if self.unstorable:
             raise Unstorable(TypeError("a lambda"))
         if not self.answers_later:
             return self.settle(request, mark, seen=False)
-        self.due = min(self.due, 1.0)
+        self.exchange_at = min(self.exchange_at, 1.0)
         self.asked.append((request, mark, answer := Deferred()))
         return answer
 
@@ -82,7 +82,7 @@ class Shelf(Backend):
         if not seen:
             self.marks.add(mark)
             self.stored.append(request)
-            self.due = min(self.due, 1.0)
+            self.exchange_at = min(self.exchange_at, 1.0)
         return seen
 
     def answer(self, *, seen):
@@ -127,10 +127,10 @@ class Shelf(Backend):
 
     @property
     def dirty(self):
-        return self.due == 1.0
+        return self.exchange_at == 1.0
 
     async def exchange(self, *, busy, in_memory):  # noqa: ARG002
-        self.due = float("inf")
+        self.exchange_at = float("inf")
         self.exchanges += 1
         return True
 
@@ -361,7 +361,7 @@ def test_an_error_that_nobody_expects_is_logged_once_and_the_exchange_made_again
     page = crawl.begin()
 
     async def exchange(**_):
-        crawl.backend.due = float("inf")
+        crawl.backend.exchange_at = float("inf")
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patched:

@@ -162,22 +162,22 @@ async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, mon
 @ensureDeferred
 async def test_a_commit_is_due_from_the_first_change_on(job):
     backend, _ = await opened_in(job)
-    assert backend.due == float("inf")
+    assert backend.exchange_at == float("inf")
     backend.offer(Request("http://a.test/1"), 0.0, b"1" * 20, None)
-    due = backend.due
+    due = backend.exchange_at
     backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None)
-    assert backend.due == due < float("inf")
+    assert backend.exchange_at == due < float("inf")
     assert await backend.exchange(busy=False, in_memory=False)
-    assert backend.due == float("inf")
+    assert backend.exchange_at == float("inf")
     assert backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None) is True
-    assert backend.due == float("inf")
+    assert backend.exchange_at == float("inf")
     for change in (
         lambda: backend.forget_many([b"1" * 20]),
         lambda: backend.hold(Request("http://a.test/"), 1),
         lambda: backend.withhold([b"2" * 20]),
     ):
         change()
-        assert backend.due < float("inf")
+        assert backend.exchange_at < float("inf")
         assert await backend.exchange(busy=False, in_memory=False)
     assert await backend.close()
 

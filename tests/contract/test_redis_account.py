@@ -16,11 +16,11 @@ from support.queues import Crawler, account, exchange, left, mark_of
 from support.redis_plan import name_of
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_TRIES, Ended, Reason
+from scrapy_bloom.crawl.outcomes import MOST_RUNS, Ended, Reason
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.wire import Call, Ending, Lost
+from scrapy_bloom.redis.wire import Call, Ending, Failing
 
 HOUR = 3600
 
@@ -227,8 +227,8 @@ def test_the_next_run_puts_back_what_failed_once(server, join, key):
 
 
 def test_what_is_given_up_stays(server, join, key):
-    fail_all(server, key, "a", tries=MOST_TRIES)
-    fail_all(server, key, "b", tries=MOST_TRIES - 1)
+    fail_all(server, key, "a", tries=MOST_RUNS)
+    fail_all(server, key, "b", tries=MOST_RUNS - 1)
     worker = join()
     assert worker.take(9) == ["b"]
     worker.done()
@@ -344,7 +344,7 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         worker.offer(*"ab")
         worker.take(2)
         worker.fail("a")
-        worker.fail("b", tries=MOST_TRIES)
+        worker.fail("b", tries=MOST_RUNS)
         worker.say()
         for since, failed in ((1, 2), (HOUR - 5, 2), (HOUR + 1, 1), (2 * HOUR, 1)):
             set_clock(1e9 + since)
@@ -373,7 +373,7 @@ def run_and_fail(server, key, now, *, new=0):
             for taken in exchange(queue, 50, look=True, default=worker.default).taken:
                 failed = Failed.of(taken.body, Reason("503"), now)
                 member = replace(taken, body=failed.body).member
-                queue.fail(taken, Lost(taken.id, b"", failed._replace(body=member), ()))
+                queue.fail(taken, Failing(taken.id, b"", failed._replace(body=member), ()))
                 fetched += 1
             over = queue.is_over()
     client = server.client()
@@ -452,7 +452,7 @@ def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_o
         taken = worker.have["s"]
         taken.body = b"s, which has failed"
         worker.have["s"] = taken
-        worker.fail("s", tries=MOST_TRIES, start=start_of("s"))
+        worker.fail("s", tries=MOST_RUNS, start=start_of("s"))
         worker.say()
     worker = join()
     start(worker, "s")
@@ -464,7 +464,7 @@ def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_o
 
 
 def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key):
-    fail_all(server, key, "abc", tries=MOST_TRIES)
+    fail_all(server, key, "abc", tries=MOST_RUNS)
     worker = join()
     rows = {row.request.body: row for row in Reader(worker.queue.link, key).failed()}
     back = {rows[b"a"].key: rows[b"a"].request.member, rows[b"b"].key: b""}

@@ -19,7 +19,7 @@ from support.waiting import until
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.link import MOST_TRIES
+from scrapy_bloom.redis.link import MOST_DEATHS
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
@@ -74,11 +74,11 @@ def test_what_one_worker_cannot_read_goes_to_those_that_have_not_tried(join, ser
     assert new.take(4) == list("abcd")
     old.say()
     refuse(new, "b", "c")
-    for _ in range(MOST_TRIES + 2):
+    for _ in range(MOST_DEATHS + 2):
         assert new.take(9) == []
     assert left(server, key) == (2, 2, 0)
     assert sorted(old.take(2) + old.take(2)) == ["b", "c"]
-    assert [taken.tries for taken in old.have.values()] == [0, 0]
+    assert [taken.deaths for taken in old.have.values()] == [0, 0]
     refuse(old, "c")
     assert new.take(9) == old.take(9) == []
     late = join()  # it comes while there is something to do
@@ -127,7 +127,7 @@ def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(j
     assert [each.failed.kind for each in rows] == ["unreadable"] * 2
     one.queue.worker.call(Call(restored={row.key: row.request.member for row in rows}))
     assert sorted(one.take(2)) == ["a", "b"]
-    assert [taken.tries for taken in one.have.values()] == [0, 0]
+    assert [taken.deaths for taken in one.have.values()] == [0, 0]
 
 
 def let_die(server, worker, key):
@@ -158,8 +158,8 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
             stop_beating(victim.queue.link)
         else:
             victim.queue.close()
-        assert deaths <= MOST_TRIES
-    assert deaths == MOST_TRIES
+        assert deaths <= MOST_DEATHS
+    assert deaths == MOST_DEATHS
     assert sorted(done + rescuer.drain()) == list("bcdef")
     assert requests(rescuer, key, "failed") == ["a"]
 
@@ -215,10 +215,10 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server
     rescuer = join()
     rescuer.offer("a")
     rescuer.say()
-    for _ in range(MOST_TRIES):
+    for _ in range(MOST_DEATHS):
         with Crawler(server.url, key) as victim:
             assert victim.take(1) == ["a"]
-            victim.queue.worker.beat(give_up=True)
+            victim.queue.worker.beat(resign=True)
             assert not victim.queue.has_lease
             all_are_well(server, key)
             rescuer.queue.worker.beat()

@@ -15,7 +15,7 @@ from support.waiting import until
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.link import MOST_TRIES
+from scrapy_bloom.redis.link import MOST_DEATHS
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.reader import Reader
 
@@ -288,7 +288,7 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
         if member[2:3] == b"a":
             at = 2 + 1 + 17
             client.zrem(base + "queue", member)
-            risky = member[:at] + bytes([MOST_TRIES - 1]) + member[at + 1 :]
+            risky = member[:at] + bytes([MOST_DEATHS - 1]) + member[at + 1 :]
             client.zadd(base + "queue", {risky: 0})
     taken = worker.exchange(9).taken
     assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones

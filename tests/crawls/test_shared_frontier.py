@@ -37,7 +37,7 @@ from twisted.internet.threads import deferToThread
 from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.link import MOST_TRIES, Link
+from scrapy_bloom.redis.link import MOST_DEATHS, Link
 from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.worker import delete
 
@@ -459,7 +459,7 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
     def is_dead():
         shift_leases(own_server, key, -3600)
         all_are_well(own_server, key)
-        other.run("beat", key, client.hget(key, "epoch"), "other", LEASE, MOST_TRIES)
+        other.run("beat", key, client.hget(key, "epoch"), "other", LEASE, MOST_DEATHS)
         return any(b" dead " in value for value in client.hvals(key))
 
     def die():

@@ -28,7 +28,7 @@ from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.wire import Lost
+from scrapy_bloom.redis.wire import Failing
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -363,7 +363,7 @@ class Crawler:
     def fail(self, key):
         taken = self.flight.pop(key)
         failed = Failed("503", "", self.world.now, 1, "", taken.member)
-        self.queue.fail(taken, Lost(taken.id, b"", failed))
+        self.queue.fail(taken, Failing(taken.id, b"", failed))
 
     def child_done(self, parent):
         if parent in self.children:

@@ -14,7 +14,7 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.wire import Answer, Lost
+from scrapy_bloom.redis.wire import Answer, Failing
 from support.contract import fingerprints
 from support.redis_plan import plan_of
 
@@ -85,7 +85,7 @@ class Crawler:
         for name in names:
             taken = self.have.pop(name)
             failed = Failed(kind, "", time.time(), tries, self.queue.worker.name, taken.member)
-            self.queue.fail(taken, Lost(taken.id, start, failed, way))
+            self.queue.fail(taken, Failing(taken.id, start, failed, way))
 
     def drain(self):
         """Take and finish everything; return the names, in order."""

@@ -29,7 +29,7 @@ from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.wire import Call, Lost
+from scrapy_bloom.redis.wire import Call, Failing
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
@@ -254,8 +254,8 @@ def failing(name, server):
     for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
         failed = Failed.of(taken.body, failure, time.time(), shared.name)
         taken.body = failed.body
-        lost.append(Lost(taken.id, b"", failed._replace(body=taken.member)))
-    shared.call(Call(lost=lost))
+        lost.append(Failing(taken.id, b"", failed._replace(body=taken.member)))
+    shared.call(Call(failures=lost))
     shared.leave()
     link.close()
     return f"{server.url}#{key}"

@@ -22,7 +22,7 @@ from scrapy_bloom.commands.places import Place
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
-from scrapy_bloom.crawl.outcomes import APART, MOST_TRIES, Reason
+from scrapy_bloom.crawl.outcomes import APART, MOST_RUNS, Reason
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.local.starts import Start
@@ -30,7 +30,7 @@ from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.wire import Call, Lost
+from scrapy_bloom.redis.wire import Call, Failing
 from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server
@@ -121,7 +121,7 @@ def test_a_job_says_where_each_page_is(bloom):
     store.push(store.queue(LATER, None), waiting_body(time.time() + 900, 0, stored(request("9"))))
     for path, kind, message, tries in (
         ("out", "503", "", 1),
-        ("bug", "ValueError in parse", "no price", MOST_TRIES),
+        ("bug", "ValueError in parse", "no price", MOST_RUNS),
     ):
         row = store.push(store.queue("0", None), stored(request(path)))
         store.fail(row, listed(stored(request(path)), kind, message, tries))
@@ -147,7 +147,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
     redis.offer(*map(request, ("flying", "out", "done")))
     flying, out, done = redis.take(3)
     failed = listed(out.body)._replace(body=out.member)
-    redis.key.call(Call(lost=[Lost(out.id, b"", failed)], ended={}))
+    redis.key.call(Call(failures=[Failing(out.id, b"", failed)], ended={}))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
     name, *_ = redis.key.name.rpartition(":")

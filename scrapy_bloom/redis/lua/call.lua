@@ -21,11 +21,11 @@
 --   members     for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
 --   starts      for each start request that may have come before 16 bytes, by entry, from 1
 --   waits       for how many seconds a request may not be sent yet, by entry
---   heard       what came with the last `held`; "0" if the worker has none
+--   holds_version  what came with the last `held`; "0" if the worker has none
 --   ended       what has become of pages, in groups: {letter, status, start, count, ids}. "d" done, "r" redirected to a
 --               seen page, "n" something else stands for it; a status to count; the 16 bytes of a start request, or
 --               none; how many there are that have no id
---   lost        requests that have failed: {id, what to list it under, 1 if it is given up, the kind to count, the rest
+--   failures    requests that have failed: {id, what to list it under, 1 if it is given up, the kind to count, the rest
 --               of the row in `failed`}
 --   ways        probes of where redirects of these have led, to be forgotten
 --   restored    of `failed`: {key, the member to put back}; without one, it is done
@@ -38,7 +38,7 @@
 -- Ids are of 8 bytes each, one behind the other.
 --
 -- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless that has
---            not changed since `heard`, what to say there, and slots that are left alone, each with its seconds, at
+--            not changed since `holds_version`, what to say there, and slots that are left alone, each with its seconds, at
 --            most 500; and what was taken, each as in `taken`. The report has names and numbers:
 --              waiting, taken, failed, forgotten, done, redirected  as in the header
 --              later               how many requests are in `later`
@@ -93,7 +93,7 @@ local function answer()
     forgotten, counters.done, counters.redirected, call('ZCARD', later), workers, hosts, held, seconds_left(), clock,
     next_turn, requeued, given_up, (there.again or there.found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone, told = {}, call('HGET', header, 'held') or '0'
-  if told ~= said.heard then
+  if told ~= said.holds_version then
     left_alone = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
     for i = 2, #left_alone, 2 do left_alone[i] = format('%.6f', (left_alone[i] - clock) / SECOND) end
     table.insert(left_alone, 1, told)
@@ -174,7 +174,7 @@ local function settle()
     end
     note_ended(kind, status, start, some)
   end
-  for _, each in ipairs(said.lost) do
+  for _, each in ipairs(said.failures) do
     local id, key, given_up, kind, packed = unpack(each)
     if call('HDEL', taken, worker .. id) == 1 then
       if key ~= '' then reopen(key) end
