@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from scrapy_bloom.crawl.history import START
+
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -48,6 +50,15 @@ class Crawl:
     engine: Engine
     identifier: Identifier
     in_flight: InFlight
+
+    def start_of(self, request: Request) -> bytes:
+        """Identify an unfiltered request, if it is one of ``start()`` and comes for the first time.
+
+        :returns: what :meth:`Identifier.start_id` does; nothing for any other request.
+        """
+        if START in request.meta or not self.engine.is_from_start(request):
+            return b""
+        return self.identifier.start_id(request, self.spider)
 
 
 class Backend(ABC):

@@ -81,7 +81,7 @@ class LocalBackend(Backend):
         self._job, self._store, self._queues = job, job.store, queues
         self._crawler, self._spider = crawl.crawler, crawl.spider
         self._report, self._engine = crawl.report, crawl.engine
-        self._start_id = crawl.identifier.start_id
+        self._start_of = crawl.start_of
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
         self.may_be_cut = job.killed or not job.previous
@@ -138,9 +138,7 @@ class LocalBackend(Backend):
             self._add(mark) if max_age is None else self._add_aged(mark, max_age)
         ):
             return True
-        start = b""
-        if mark is None and START not in request.meta and self._engine.is_from_start(request):
-            start = self._start_id(request, self._spider)
+        start = self._start_of(request) if mark is None else b""
         if start:
             if self._store.has_waited(self._store.starts[start].row):
                 return False

@@ -74,7 +74,7 @@ class RedisBackend(Backend):
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider = crawler, crawl.spider
         self._report, self._engine = report, engine
-        self._identifier = crawl.identifier
+        self._identifier, self._start_of = crawl.identifier, crawl.start_of
         self._queue, self._worker, self._reading = queue, queue.worker, reading
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
@@ -115,10 +115,10 @@ class RedisBackend(Backend):
         """Send a request with one of the next calls, unless this worker knows its mark."""
         if mark is not None and self._knows(mark, max_age):
             return True
-        start = b""
         try:
-            if mark is None and START not in request.meta and self._engine.is_from_start(request):
-                start = request.meta[START] = self._identifier.start_id(request, self._spider)
+            start = self._start_of(request) if mark is None else b""
+            if start:
+                request.meta[START] = start
             body = self._reading.write(request.to_dict(spider=self._spider))
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
