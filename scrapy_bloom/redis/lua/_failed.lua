@@ -37,13 +37,13 @@ local function list(key, given_up, kind, packed)
   call('HSET', failed, key, struct.pack('>IBdHc0', run, given_up, now, #kind, kind) .. packed)
 end
 
--- List a request that no worker has told about, after so many tries. One that workers died with stays until it is put
+-- List a request that no worker has told about, after so many deaths. One that workers died with stays until it is put
 -- back by hand; what nobody can read is tried again by the next run.
-local function fail(member, reason, tries)
-  local at = tries_at(member)
-  local head = string.format('["%s", "", %.3f, %d, ""]', reason, now, tries)
+local function fail(member, reason, deaths)
+  local at = deaths_at(member)
+  local head = string.format('["%s", "", %.3f, %d, ""]', reason, now, deaths)
   member = member:sub(1, at - 1) .. '\0' .. member:sub(at + 1)
-  list(member:sub(at - 8, at - 1), tries > 0 and 1 or 0, reason, struct.pack('>I', #head) .. head .. member)
+  list(member:sub(at - 8, at - 1), deaths > 0 and 1 or 0, reason, struct.pack('>I', #head) .. head .. member)
 end
 
 -- Forget how a start request has ended: it comes again. Return its member if it is on the failed list.
@@ -88,21 +88,21 @@ local function put_failed_back(cursor, run)
   return portion[1], some
 end
 
--- Put a taken request back in its place, or on the failed list once `most` tries have failed, of which `tried` are new,
--- the last for this reason. Return where it went; nil if it is not taken.
-local function put_back(field, tried, most, reason)
+-- Put a taken request back in its place, or on the failed list once `most` workers have died with it, of which `new` are
+-- counted now, the last for this reason. Return where it went; nil if it is not taken.
+local function put_back(field, new, most, reason)
   local value = call('HGET', taken, field)
   if not value then return nil end
   call('HDEL', taken, field)
   local _, _, member = read_taken(value)
-  local at = tries_at(member)
-  local tries = math.min(255, member:byte(at) + tried)
-  member = member:sub(1, at - 1) .. string.char(tries) .. member:sub(at + 1)
-  if tried > 0 and tries >= most then
-    fail(member, reason, tries)
+  local at = deaths_at(member)
+  local deaths = math.min(255, member:byte(at) + new)
+  member = member:sub(1, at - 1) .. string.char(deaths) .. member:sub(at + 1)
+  if new > 0 and deaths >= most then
+    fail(member, reason, deaths)
     return 'failed'
   end
-  if tried == 0 then free_turn(value) end
+  if new == 0 then free_turn(value) end
   enqueue(member)
   return 'queue'
 end

@@ -4,7 +4,7 @@
 --   2 bytes, the length of its download slot; the slot
 --   1 byte, 0
 --   8 bytes, the priority, reversed; 8 bytes that order and identify the request
---   1 byte, how many tries have failed; 4 bytes, 1 + length of its fingerprint, or 0 without one
+--   1 byte, how many workers have died with it; 4 bytes, 1 + length of its fingerprint, or 0 without one
 --   the fingerprint; the body
 -- All scores are 0, so Redis sorts by these bytes: the requests of a slot are next to each other, in the order in
 -- which they are sent.
@@ -139,8 +139,8 @@ local function read_taken(value)
   return tonumber(start), tonumber(following), member, names
 end
 
--- Return where the number of its tries is in a member.
-local function tries_at(member) return 20 + #slot_of(member) end
+-- Return where in a member it says how many workers have died with it.
+local function deaths_at(member) return 20 + #slot_of(member) end
 
 -- Give back the turn of a taken request, unless a later one has been set.
 local function free_turn(value)

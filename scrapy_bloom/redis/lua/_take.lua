@@ -22,7 +22,7 @@ end
 -- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
 -- failed list because of another.
 local function hand_out(haul, member, slot, turn)
-  local at = 20 + #slot  -- the number of its tries
+  local at = 20 + #slot  -- how many workers have died with it
   local dangerous = member:byte(at) >= haul.most - 1
   if dangerous and haul.risky then return false end
   if haul.room < #member and #haul.ids > 0 then

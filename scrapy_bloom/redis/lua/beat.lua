@@ -1,6 +1,6 @@
 -- A heartbeat, for a worker that has nothing else to say.
 --
--- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  after how many tries a request is moved to the failed list
+-- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  `most`, as in call.lua
 -- ARGV[5]  "1" to give up the lease instead: a request blocks the worker
 -- Answers {"ok", how many requests of dead workers were put back, how many others went to the failed list, the count
 --          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua

@@ -7,7 +7,7 @@
 --   answered    of the last call whose answer the worker has, 0 if it only has a record, -1 if it need not have one
 --   lease       seconds
 --   comes       whether it has just come
---   most        tries after which a request is moved to the failed list; with one less it is risky
+--   most        deaths after which a request is moved to the failed list; with one less it is risky
 --   risky       whether the worker has a risky one
 --   seen        how many links were dropped since its last call, because they led to seen pages
 --   take, room  how many requests to take; how many bytes of them, after the first
@@ -18,7 +18,7 @@
 --               no probe. "x": forget
 --   probes      of the entries
 --   ages        maximum ages in seconds, by item. Items are the entries with probes, from 1
---   members     for each entry "f" and "p" two parts of the member: up to the priority, and after the tries
+--   members     for each entry "f" and "p" two parts of the member: up to the priority, and after the deaths
 --   starts      for each start request that may have come before 16 bytes, by entry, from 1
 --   waits       for how many seconds a request may not be sent yet, by entry
 --   holds_version  what came with the last `held`; "0" if the worker has none
@@ -38,8 +38,8 @@
 -- Ids are of 8 bytes each, one behind the other.
 --
 -- Answers {"ok", report, digits, held, slices, request...}: a digit for each item, 1 if it was there; unless that has
---            not changed since `holds_version`, what to say there, and slots that are left alone, each with its seconds, at
---            most 500; and what was taken, each as in `taken`. The report has names and numbers:
+--            not changed since `holds_version`, what to say there, and slots that are left alone, each with its
+--            seconds, at most 500; and what was taken, each as in `taken`. The report has names and numbers:
 --              waiting, taken, failed, forgotten, done, redirected  as in the header
 --              later               how many requests are in `later`
 --              workers, hosts, held  see the header's `crowd`
@@ -148,8 +148,8 @@ local function push()
   if some then call('HSET', header, 'seq', format('%.0f', seq + #ops)) end
 end
 
--- Put back what earlier runs have left on the failed list, while few requests wait. Each keeps its priority, and its place
--- among those of its slot.
+-- Put back what earlier runs have left on the failed list, while few requests wait. Each keeps its priority, and its
+-- place among those of its slot.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
   if not there.again or not said.through or call('ZCARD', queue) >= FEW then return end
