@@ -70,13 +70,12 @@ def settings_overview() -> str:
     rows = [
         (
             f"[`{option.setting}`](#{option.setting.lower()})",
-            re.split("[.,:]", option.meaning)[0],
-            f"`{option.default!r}`",
+            f"{re.split('[.,:]', option.meaning)[0]}: `{option.default!r}`",
         )
         for options in grouped().values()
         for option in options
     ]
-    return markdown(("setting", "meaning", "default"), rows)
+    return markdown(("setting", "meaning: default"), rows)
 
 
 def stats_table() -> str:
