@@ -227,10 +227,9 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
 
 def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value, ...]]) -> None:
     """Write rows with their checksums, replacing rows with the same keys."""
-    statement = ""
-    for row in entries:
-        statement = statement or f"INSERT OR REPLACE INTO {table} VALUES ({'?,' * len(row)}?)"
-        database.execute(statement, (*row, crc(*row)))
+    if checked := [(*row, crc(*row)) for row in entries]:
+        places = ",".join("?" * len(checked[0]))
+        database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", checked)
 
 
 def read_counters(database: sqlite3.Connection) -> Counters:
