@@ -71,9 +71,9 @@ def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         account = Account(**facts["account"]) if "account" in facts else None
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
-        elif account and run != "killed" and not account.waiting + account.in_flight:
-            yield "last run", f"finished {written}"
         else:
+            if account and run != "killed" and not account.waiting + account.in_flight:
+                run = "finished"
             yield ("last run", f"{run}; last written {written}") if run else ("written", written)
 
 

@@ -41,7 +41,7 @@ from scrapy_bloom.local.job import (
     owner_notes,
     read_meta,
 )
-from scrapy_bloom.local.later import LATER, stored_holds, stored_requests
+from scrapy_bloom.local.later import LATER, stored_holds, stored_requests, waiting_body
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
@@ -173,13 +173,14 @@ class LocalTarget:
                 if failed is None or not matches(failed.kind, reason):
                     continue
                 count += 1
-                if put_back:
-                    store.failed.retry(id_, failed)
-                    continue
                 store.failed.remove(id_, failed)
-                store.meta[done] = store.meta.get(done, 0) + 1
-                if start := start_in(failed.body):
-                    store.starts[start] = Start(ended=done)
+                if put_back:
+                    start = Start(_put_back(store, failed))
+                else:
+                    start = Start(ended=done)
+                    store.meta[done] = store.meta.get(done, 0) + 1
+                if id_of_start := start_in(failed.body):
+                    store.starts[id_of_start] = start
         return count
 
     @contextmanager
@@ -277,6 +278,17 @@ def _explained(path: Path) -> Iterator[None]:
         raise file.unusable(path, error) from error
 
 
+def _put_back(store: Store, failed: Failed) -> int:
+    """Store a request as if it had never failed; return its row.
+
+    It waits for a time that has come, so the next run puts it into its queue, whichever that is.
+    """
+    with suppress(Exception):  # it is put back as it is
+        failed = failed.retried()
+    body = waiting_body(time.time(), decoded(failed.body).priority, failed.body)
+    return store.push(store.queue(LATER, None), body)
+
+
 def identity_in(store: Store) -> Identity:
     """Return what the marks of a file belong to."""
     return _identity(store.path, store.meta)
@@ -302,12 +314,21 @@ def _last_run(meta: Mapping[str, Any], clean: int) -> str:
     """Return how the last run ended, or that it is running, as far as this machine can tell."""
     if clean:
         return "stopped cleanly"
-    with suppress(PermissionError):  # it runs, and is somebody else's
-        try:
-            os.kill(int(meta[PID]), 0)  # checks only whether it runs
-        except ProcessLookupError:
-            return "killed"
-    return f"running as process {meta[PID]}"
+    return f"running as process {meta[PID]}" if _runs(int(meta[PID])) else "killed"
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process runs; one that nobody has waited for since its end does not."""
+    try:
+        os.kill(pid, 0)  # checks only whether there is one
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's
+        pass
+    with suppress(OSError):  # on Linux
+        *_, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+        return not rest.startswith(" Z")
+    return True
 
 
 def occupied(name: str, contents: str = "a filter") -> StateError:

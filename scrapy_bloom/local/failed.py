@@ -111,15 +111,6 @@ class FailedList:
         for row in self._database.execute(asked):
             yield row[0], _read(row)
 
-    def retry(self, id_: int, failed: Failed) -> None:
-        """Have the next run fetch a request again, as if it had never failed.
-
-        Call it outside of a run.
-        """
-        self.remove(id_, failed)
-        self.run = 0  # an earlier one than the next
-        self.add(id_, failed.retried())
-
     def write(self) -> Callable[[], None]:
         """Write all changes in the transaction that is open.
 

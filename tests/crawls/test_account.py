@@ -163,7 +163,10 @@ async def test_a_page_behind_a_token_is_fetched_again_from_where_it_began(place,
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(place, account, clock):
+async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(
+    place, account, clock, bloom
+):
+    """Put back by hand, it is fetched again."""
     settings = {**place, **QUICK, "RETRY_ENABLED": False}
     with Pages({"/": ["/bad"], "/bad": 503}) as site:
         for run, hours in enumerate((0, 0.1, 0.2, 1.1, 2.2, 3.3), 1):
@@ -171,6 +174,12 @@ async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(place, ac
             await crawl(Parsing, settings, url=site.url + "/")
             assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
             assert site.hits["/bad"] == min(run, 5)  # runs 1 to 3 are within an hour
+        target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+        for count in (1, 0):
+            assert bloom(f"queue {target} --retry")[1][0].startswith(f"{count} request")
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
+        assert site.hits["/bad"] == 6
 
 
 class Rescuing(Parsing):

@@ -5,6 +5,8 @@ import marshal
 import os
 import pickle
 import shlex
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +26,7 @@ from scrapy_bloom import RedisFilter
 from scrapy_bloom.commands import VERBS, copy_from, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
-from scrapy_bloom.local.job import lock_job
+from scrapy_bloom.local.job import PID, lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
@@ -293,12 +295,10 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert told(bloom, target)["account"]["done"] == 12
     assert bloom(f"queue {target} --retry --reason 503")[1] == ["0 requests put back"]
     assert bloom(f"queue {target} --retry") == (0, ["8 requests put back"], [])
-    if place == "redis":
-        assert bloom(f"queue {target} --failed")[0] == 0
-        assert bloom(f"queue {target}")[1][0] == "8 requests to be fetched, 0 of them in flight"
-    else:
-        rows = told(bloom, target, "queue --failed")["failed"]
-        assert [row["tries"] for row in rows] == [0] * 8
+    assert bloom(f"queue {target} --failed")[0] == 0
+    code, lines, _ = bloom(f"queue {target}")
+    assert lines[0] == "8 requests to be fetched, 0 of them in flight"
+    assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
     assert bloom(f"queue {target} --retry --drop")[0] == 2
 
 
@@ -531,6 +531,19 @@ def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, se
     with lock_job(job):  # a copy would be crawled as well, and each page fetched twice
         code, _, (error,) = bloom(f"copy job {server.url}#{next(keys)}")
     assert (code, "is using this job directory" in error) == (2, True)
+
+
+def test_a_killed_process_that_nobody_has_waited_for_does_not_run(bloom, job):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        crawl = open_job(job)
+        crawl.store.meta[PID] = process.pid
+        crawl.store.commit()
+        crawl.abandon()
+        shown = fields(bloom("info job")[1])["status"]
+        assert shown.startswith(f"running as process {process.pid}; ")
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
 
 
 def test_a_crawl_that_stops_just_before_its_job_is_copied_is_copied_whole(

@@ -263,7 +263,7 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
     share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
     lines = bloom(f"top {target} --interval 0.1")[1]
     assert f"duplicates   {share}" in lines
-    assert lines[2].startswith(f"last run     finished {finished} ")
+    assert lines[2].startswith(f"last run     finished; last written {finished} ")
 
 
 def test_a_killed_run_has_counted_its_duplicates(bloom, project):
