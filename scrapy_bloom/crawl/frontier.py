@@ -115,7 +115,7 @@ class Frontier:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
                 verdict = self._judge.check(request, partial(self._offer, request, due))
                 if verdict is SEEN:
-                    self._note_duplicate(request, origin)
+                    self._note_duplicate(request, origin, anywhere=ORIGINAL in meta)
                     return False
             if verdict is ERROR or verdict is EXEMPT:  # no mark, or one that is there
                 verdict = self._offer(request, due, None, None)
@@ -242,17 +242,17 @@ class Frontier:
 
         The page that yielded it is not done before that.
         """
-        question = self._ledger.ask()
+        question, anywhere = self._ledger.ask(), ORIGINAL in request.meta
         if origin is not None:
             self._in_flight.await_verdict(origin)
-            self._await_original(request, origin)  # which may end before the verdict is known
+            anywhere = anywhere or self._in_flight.targets.has_in_flight(request)
         try:
             verdict: Any = await answer
         except Exception as error:  # the project's stats or meta: it was stored, or was there
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            self._note_duplicate(request, origin)
+            self._note_duplicate(request, origin, anywhere=anywhere)
         elif origin is not None:
             self._in_flight.note_stored(origin, request)
         self._ledger.answer(question)
@@ -272,24 +272,26 @@ class Frontier:
         here = self._in_flight
         return here.undecided or here.targets.visits or self._memory.visits or ORIGINAL in meta
 
-    def _note_duplicate(self, duplicate: Request, origin: Visit | None) -> None:
-        """Record where a duplicate came from."""
+    def _note_duplicate(self, duplicate: Request, origin: Visit | None, *, anywhere: bool) -> None:
+        """Record where a duplicate came from. See :meth:`_await_original`."""
         if not self._matters(duplicate.meta):
             return
-        mark = self._await_original(duplicate, origin)
+        mark = self._await_original(duplicate, origin, anywhere=anywhere)
         if origin is not None and ORIGINAL in duplicate.meta:
             chain = self._identifier.before(duplicate)
             circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
             self._in_flight.note_redirected(origin, duplicate, mark, circle=circle)
             self._report.redirected(duplicate)
 
-    def _await_original(self, duplicate: Request, origin: Visit | None) -> bytes | None:
+    def _await_original(
+        self, duplicate: Request, origin: Visit | None, *, anywhere: bool
+    ) -> bytes | None:
         """Let the page that yielded a duplicate wait for what it duplicates, if it must.
 
-        Only a retry or redirect, whose mark is forgotten if it fails, and what is only in memory
-        must be awaited: any other has its own row. Where a page links to one, it waits only while
-        that is in flight: a queue may be long.
+        That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
 
+        :param anywhere: whether also while that is in the queue, which may be long: for a link only
+            if it was in flight when that was yielded.
         :returns: the mark of that, None if it has none.
         """
         try:
@@ -297,8 +299,7 @@ class Frontier:
         except Exception:  # the project's fingerprinter
             return None
         pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
-        is_link = ORIGINAL not in duplicate.meta
-        target = self._in_flight.targets.get(mark, in_flight=is_link)
+        target = self._in_flight.targets.get(mark, in_flight=not anywhere)
         if target is not None:
             for page in pages:
                 target.hold_up(page)

@@ -7,6 +7,7 @@ is listed that was redirected first. The others would be done, although nobody h
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +69,13 @@ class Targets:
         """
         visit = self.visits.get(mark)
         return visit if visit is None or visit.taken is not None or not in_flight else None
+
+    def has_in_flight(self, link: Request) -> bool:
+        """Return whether a request leads to a target that is in flight."""
+        with suppress(Exception):  # the project's fingerprinter
+            mark, _ = self._identifier.identify(link)
+            return self.get(mark, in_flight=True) is not None
+        return False
 
     def release(self, visits: list[Visit]) -> None:
         """Note that the backend has heard of visits: what has failed is forgotten by now."""

@@ -182,6 +182,31 @@ async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(
         assert site.hits["/bad"] == 6
 
 
+class Twice(Parsing):
+    """Asks for a page without the filter; another page links to it."""
+
+    async def start(self):
+        yield Request(f"{self.url}a", dont_filter=True)
+        yield Request(self.url)
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_failed_page_does_not_wait_for_another_request_for_its_url(place, account):
+    """Its retry is new, and so is that of the link: each is one page, in however many runs."""
+    order = count(1)
+
+    def bad(*_):
+        number = next(order)  # each is answered when the next one is there
+        until(lambda: number >= 4 or site.hits["/a"] > number)
+        return 503
+
+    with Pages({"/": ["/a"], "/a": bad}) as site:
+        for _ in range(2):
+            await crawl(Twice, {**place, **QUICK}, url=site.url + "/")
+            assert account() == {"done": 1, "failed": 2, "waiting": 0, "503": 2}
+
+
 class Rescuing(Parsing):
     """Deals with failed downloads in an errback."""
 
