@@ -157,9 +157,9 @@ def _add_failed(
     rows = {}
     for number, each in enumerate(batch, count):
         if each.failed is not None:
-            key = start_in(each.body) or number.to_bytes(8, "big")  # others are larger
-            kind = each.failed.kind.encode()
-            request = Taken(key, _slot_of(each), each.priority, 0, None, each.body)
+            id_ = number.to_bytes(8, "big")  # others are larger
+            key, kind = start_in(each.body) or id_, each.failed.kind.encode()
+            request = Taken(id_, _slot_of(each), each.priority, 0, None, each.body)
             rows[key] = Listed(key, each.failed, request).write(kind)
             kinds[kind] += 1
     if rows:

@@ -393,7 +393,9 @@ def test_the_account_of_a_job_is_copied_with_its_failed_list(tmp_path, bloom, se
         assert not any(server.client().ttl(name) > 0 for name in everything_in(server))
         key = target.rpartition("#")[2]
         with closing(Link(Server(server.url), 10.0)) as worker:
-            plan = Reader(worker, key).existing().plan
+            reader = Reader(worker, key)
+            plan = reader.existing().plan
+            assert len({listed.request.id for listed in reader.failed()}) == 2
         with Crawler(server.url, key, **asdict(plan)) as worker:
             worker.exchange(through=True)  # the other one is given up
             assert (worker.queue.worker.counts.waiting, worker.queue.worker.counts.failed) == (3, 1)
