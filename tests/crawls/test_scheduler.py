@@ -25,7 +25,7 @@ from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import Settings, default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept, messages
 from support.filters import contents
-from support.graceful_stop import Stopping, stop_after
+from support.graceful_stop import Stopping, resumes_well, stop_after
 from support.internals import scheduler_of
 from support.sites import Pages
 from testbed.localsite import LocalSite, SteadySite
@@ -107,8 +107,7 @@ async def test_a_stopped_crawl_resumes_where_it_was(job, settings):
         assert pages.missed
         assert stat(first, "waiting") == len(rows(job)) > 0
         again = await crawl(Follower, kept(job, **settings), url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
+    assert resumes_well(pages)
     assert stat(again, "recovered") == 0
     assert stat(again, "waiting") == 0
     assert again.stats.get_value("bloom/unclean_stop", 0) == 0
@@ -309,8 +308,7 @@ async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
         assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
         assert ours_in(job) == before
         await crawl(settings=kept(job), url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
+    assert resumes_well(pages)
 
 
 @ensureDeferred

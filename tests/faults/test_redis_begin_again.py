@@ -96,7 +96,8 @@ class World:
 
     def run(self):
         """Crawl; return the pages that were lost."""
-        for turn in range(_TURNS + 8_000):
+        # Hosts that are left alone for an hour take longer to come to an end.
+        for turn in range(_TURNS + (40_000 if self.waits else 8_000)):
             self.now += self.chance.choice((0.06, 0.3, 0.9))
             worker = self.chance.choice(self.workers)
             with suppress(BackendError):

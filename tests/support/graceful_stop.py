@@ -47,6 +47,15 @@ def hold(site, deliveries, answers=AT_ONCE):
     return reached, go_on
 
 
+def resumes_well(site):
+    """Return whether a crawl that was stopped has missed no page, and fetched few twice.
+
+    A page that links to where a redirect leads waits for that. If it goes back to the queue at the
+    stop, the page has not ended.
+    """
+    return not site.missed and len(site.repeated) <= AT_ONCE
+
+
 def close(crawler):
     """Close the spider of a crawl in this process, from one of its callbacks."""
     close_spider(crawler, "enough")

@@ -2,6 +2,7 @@
 
 import pytest
 from support.filters import everything, everything_in
+from support.graceful_stop import resumes_well
 from testbed.localsite import LocalSite
 
 pytestmark = [pytest.mark.each_scrapy, pytest.mark.server]
@@ -65,4 +66,4 @@ def test_a_command_of_the_projects_own_that_crawls_keeps_its_job(project):
         assert run.end() == 0, run.log
         assert (project.job / "bloom.sqlite").exists()
         project.start(*command).complete()
-        assert (site.missed, site.repeated) == (set(), {})
+        assert resumes_well(site)

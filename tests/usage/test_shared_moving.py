@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from scrapy import Request
 from support import kinds
-from support.graceful_stop import stop_after
+from support.graceful_stop import resumes_well, stop_after
 from support.kinds import Color
 from support.shared_spiders import TheirFingerprints
 from support.waiting import until
@@ -206,4 +206,4 @@ def test_another_scheduler_is_refused_where_our_requests_belong(project, site, s
     assert site.hits == fetched
     server.client().delete(OLD)  # the start page, or its links
     finish(project, site, server)
-    assert site.repeated == {}
+    assert resumes_well(site)
