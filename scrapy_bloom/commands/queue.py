@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from itertools import islice
-from time import time
 from typing import Any
 
 from scrapy_bloom.commands.output import moment, show, table
@@ -108,7 +108,7 @@ def _failed_table(shown: list[tuple[Failed, Decoded]]) -> Iterator[str]:
 
 
 def _table(requests: list[Decoded]) -> Iterator[str]:
-    now = time()
+    now = time.time()
     some_wait = any(each.not_before > now for each in requests)
     rows = (
         (

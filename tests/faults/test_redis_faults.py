@@ -216,7 +216,7 @@ def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
 def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplog):
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
     with LocalRedis(persist=True) as server:
-        seen = opened(server.url, key, known=1000)
+        seen = opened(server.url, key, known=100_000)  # none takes the place of another
         seen.add_many(before)
         server.kill()
         assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
