@@ -214,7 +214,7 @@ class Scheduler(ScrapyScheduler):
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
         statuses = failing_statuses(crawler)
-        in_flight = InFlight(engine, report, identifier, statuses)
+        in_flight = InFlight(engine, report, identifier, statuses, shared=shared)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):

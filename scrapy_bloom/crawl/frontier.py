@@ -20,7 +20,6 @@ from scrapy.exceptions import DontCloseSpider
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl import redirects
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
@@ -61,8 +60,6 @@ class Frontier:
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
         self._identifier = crawl.identifier
-        if backend.shared:
-            crawl.in_flight.targets.most = redirects.MOST
         self._backend, self._dupefilter = backend, dupefilter
         self._keys = MetaKeys(report)
         self._judge = Judge(crawler, crawl.identifier, report, backend)

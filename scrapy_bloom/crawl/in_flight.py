@@ -34,6 +34,7 @@ class InFlight:
     :param report: writes to stats and log.
     :param identifier: says what a request is.
     :param statuses: those that are failures if no callback gets the response.
+    :param shared: whether other workers may take what was stored here.
 
     Attributes:
         targets: where redirects and retries have led.
@@ -48,12 +49,14 @@ class InFlight:
         report: Report,
         identifier: Identifier,
         statuses: Collection[int] = (),
+        *,
+        shared: bool = False,
     ) -> None:
         self._engine, self._report = engine, report
         self._statuses = statuses
         self._visits: dict[Request, Visit] = {}
         self._ended: list[Visit] = []
-        self.targets = Targets(identifier)
+        self.targets = Targets(identifier, shared=shared)
         self.undecided = 0
         engine.watch(self)
 

@@ -32,15 +32,15 @@ class Targets:
     all, its mark is there although it may have failed.
 
     :param identifier: says what a request is.
+    :param shared: whether other workers may take what was stored here.
 
     Attributes:
-        most: how many may be expected; infinite if no other worker may take them.
         visits: by their marks, and those of the redirects to them.
     """
 
-    def __init__(self, identifier: Identifier) -> None:
+    def __init__(self, identifier: Identifier, *, shared: bool) -> None:
         self._identifier = identifier
-        self.most = inf
+        self._most = MOST if shared else inf  # how many may be expected
         self.visits: dict[bytes, Visit] = {}
 
     def expect(self, request: Request, origin: Visit) -> list[Visit]:
@@ -54,7 +54,7 @@ class Targets:
         if origin.taken is not None:
             visit.parents += origin.parents
             origin.parents = []
-        return self._let_go([next(iter(self.visits))]) if len(self.visits) > self.most else []
+        return self._let_go([next(iter(self.visits))]) if len(self.visits) > self._most else []
 
     def start(self, request: Request, taken: Any) -> Visit:
         """Return the visit of a retry or redirect that was taken. May raise what `expect` does."""

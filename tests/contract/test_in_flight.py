@@ -36,9 +36,7 @@ class Crawling:
             identify=lambda request: (request.url.encode(), ()),
             before=lambda request: request.meta.get("before", ()),
         )
-        self.pages = in_flight.InFlight(self.engine, report, identifier)
-        if shared:
-            self.pages.targets.most = redirects.MOST
+        self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)
         backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
         self.memory = memory.Memory(None, self.pages, backend, report)
 
