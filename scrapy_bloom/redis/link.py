@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -29,16 +26,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_DEATHS: Final = 10
-"""A request goes to the failed list after this many workers have died with it."""
-
 _PASSWORDS: Final = 600.0
 """For so many seconds a server that has known a worker may refuse its password: it is changed."""
-
-
-def new_name() -> str:
-    """Return a unique name for a worker."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
 def _abandonable(act: Callable[[], T], deadline: Deadline) -> T:

@@ -28,12 +28,12 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.link import MOST_DEATHS, Link
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Failing
-from scrapy_bloom.redis.worker import Surprise, Worker
+from scrapy_bloom.redis.worker import MOST_DEATHS, Surprise, Worker
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.loop import Pulse

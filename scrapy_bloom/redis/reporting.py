@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
-from scrapy_bloom.redis.link import MOST_DEATHS, Link
+from scrapy_bloom.redis.worker import MOST_DEATHS
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.identity import Identifier
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.downloads import Downloads
+    from scrapy_bloom.redis.link import Link
     from scrapy_bloom.redis.queue import SharedQueue
     from scrapy_bloom.redis.worker import Worker
 

@@ -9,7 +9,9 @@ the worker forgets all it knows there and takes a new name; its caller decides w
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -22,12 +24,15 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
 from scrapy_bloom.redis.known import Known
-from scrapy_bloom.redis.link import MOST_DEATHS, Link, new_name
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.wire import Answer, Call, pack
 
 logger = logging.getLogger(__name__)
+
+MOST_DEATHS: Final = 10
+"""A request goes to the failed list after this many workers have died with it."""
 
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
@@ -130,7 +135,7 @@ class Worker:
             "forgotten": 0,
             "seq": 0,
         }
-        name = new_name()
+        name = _new_name()
         word, *parts = self._link.run(
             "open",
             self._key,
@@ -184,7 +189,7 @@ class Worker:
 
         :param answered: 0 if the server has a record of this name.
         """
-        name = name or new_name()
+        name = name or _new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
         self._holds_version = b"0"  # what came with the last holds that it was told
@@ -368,6 +373,11 @@ class Worker:
                 **call.requests(self.probe),
             }
         return pack(said)
+
+
+def _new_name() -> str:
+    """Return a unique name for a worker."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
 def ask(

@@ -19,11 +19,11 @@ from support.waiting import until
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.link import MOST_DEATHS
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.wire import Call
+from scrapy_bloom.redis.worker import MOST_DEATHS
 
 
 def requests(worker, key, which):

@@ -15,9 +15,9 @@ from support.waiting import until
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.link import MOST_DEATHS
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.worker import MOST_DEATHS
 
 SECOND = Pace(1.0, 0.0)
 CLOCKS = 0.1

@@ -37,9 +37,9 @@ from twisted.internet.threads import deferToThread
 from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
 from scrapy_bloom.redis import queue, upkeep
 from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.link import MOST_DEATHS, Link
+from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.worker import delete
+from scrapy_bloom.redis.worker import MOST_DEATHS, delete
 
 START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
 FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
