@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import NotConfigured
@@ -26,8 +25,7 @@ class Addon:
     """Enables the duplicate filter and the scheduler, and what they need.
 
     What the project, the spider or the command line has set stays. Without a job directory or
-    Redis, so does Scrapy's own scheduler. A job directory with requests of that scheduler stays
-    with it until they are done.
+    Redis, so does Scrapy's own scheduler.
 
     Scrapy's commands that only inspect pages, such as ``fetch`` and ``shell``, run without a job
     directory and without this package.
@@ -52,8 +50,6 @@ class Addon:
         """
         # Imported only here, as above.
         from scrapy_bloom.dupefilter import BloomDupeFilter
-        from scrapy_bloom.local.job import copy_command, is_for_scrapy
-        from scrapy_bloom.local.store import NAME
         from scrapy_bloom.settings import is_in_redis
 
         if self._is_inspection_command:
@@ -69,17 +65,7 @@ class Addon:
         shared = is_in_redis(settings)
         folder = settings["JOBDIR"]
         takes_scheduler = (folder or shared) and _is_default(settings, "SCHEDULER")
-        if folder and takes_scheduler and is_for_scrapy(Path(folder)):
-            logger.warning(
-                "%s was started with Scrapy's own scheduler, so this run uses that, too, and is not"
-                " protected: after a kill it starts over. To move it to %s, stop it and run %s.",
-                folder,
-                _SCHEDULER,
-                copy_command(Path(folder), "NAME", stopped=True),
-            )
-            takes_scheduler = False
-            takes_filter = takes_filter and Path(folder, NAME).exists()  # else that is Scrapy's too
-        elif (folder or shared) and not takes_scheduler:
+        if (folder or shared) and not takes_scheduler:
             _warn_of_another_scheduler(settings["SCHEDULER"])
         if takes_scheduler:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")

@@ -1,4 +1,4 @@
-"""``scrapy bloom VERB …``: one Scrapy command with ten verbs, each a module here.
+"""``scrapy bloom VERB …``: one Scrapy command with nine verbs, each a module here.
 
 Every call of ``scrapy`` imports this module, so it imports little but Scrapy's own base class.
 """
@@ -18,7 +18,6 @@ VERBS = {
     "add": "mark pages as seen; create the filter if there is none",
     "forget": "make pages eligible again",
     "queue": "show waiting requests; put the failed list back",
-    "copy": "copy a stopped crawl, also of others, to a new job or to Redis",
     "delete": "delete a filter and its requests, unless a crawl uses them",
     "canon": "show canonical URLs, and which are one page",
 }

@@ -19,7 +19,6 @@ from scrapy_bloom import file
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, start_in
-from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.outcomes import Ended
@@ -298,12 +297,6 @@ def _identity(path: Path, meta: dict[str, Any]) -> Identity:
     return identity_of(path, meta) if IDENTITY in meta else Identity("", "", {})
 
 
-def account_in(store: Store) -> Account:
-    """Return what has become of the pages of a crawl, as of its last commit."""
-    in_flight = int(store.meta.get(IN_FLIGHT, 0))
-    return account_of(store.meta, store.failed.reasons, len(store), in_flight)
-
-
 def _last_commit(path: Path) -> float:
     """Return when a file was last written to; the log beside it has the latest commits."""
     log = path.with_name(f"{path.name}-wal")
@@ -331,14 +324,6 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def occupied(name: str, contents: str = "a filter") -> StateError:
-    """Return the error for a target that is not empty."""
-    return StateError(
-        f"{name}: found {contents}, expected nothing. Nothing was changed. Choose another place, or"
-        f" make room with 'scrapy bloom delete'."
-    )
-
-
 def requests_in(
     store: Store, newest_first: Callable[[str], bool] = lambda _: False
 ) -> Iterator[StoredRequest]:
@@ -354,9 +339,9 @@ def requests_in(
     for negated, path, number in queues:
         slot = store.queues[number].slot
         for _, body in store.read(number, newest=newest_first(path)):
-            yield StoredRequest(path, slot, -negated, body or b"", damaged=body is None)
+            yield StoredRequest(slot, -negated, body or b"", damaged=body is None)
     for _, date, priority, body in stored_requests(store):
-        yield StoredRequest(LATER, None, priority, body or b"", date, damaged=body is None)
+        yield StoredRequest(None, priority, body or b"", date, damaged=body is None)
 
 
 def priority_of(queue: str) -> int:

@@ -16,7 +16,6 @@ from scrapy.utils.project import inside_project
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.crawl.scrapy.crawler import apply_settings
-from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, slot_folder
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
@@ -122,12 +121,6 @@ class Project:
         """
         kind = self.start_kind if queue.endswith("s") else self.queue_kind
         return kind is not None and kind.newest_first
-
-    def queue_for(self, slot: str, priority: int) -> tuple[str, str | None]:
-        """Return name and download slot of the queue that keeps a request in a job directory."""
-        if has_queues_by_slot(load_object(self.scrapys["SCHEDULER_PRIORITY_QUEUE"])):
-            return f"{slot_folder(slot)}/{-priority}", slot
-        return str(-priority), None
 
     @property
     def owner(self) -> dict[str, Any]:

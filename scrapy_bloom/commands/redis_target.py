@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from scrapy_bloom.commands.local_target import occupied
 from scrapy_bloom.commands.places import Found, Line, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, decoded, matches
@@ -20,7 +19,7 @@ from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.redis import growth, upkeep
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.header import State
@@ -38,9 +37,6 @@ _HOSTS: Final = 5
 
 _SLOTS: Final = 100
 """How many hosts are counted at each look, of those that are next and of those left alone."""
-
-COPYING: Final = "copying"
-"""Field of a header: not empty while what is there is an incomplete copy."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
@@ -67,7 +63,7 @@ class RedisTarget:
         self._timeout = max(_TIMEOUT, project.settings[REDIS_TIMEOUT])
 
     @contextmanager
-    def connected(self) -> Iterator[Link]:
+    def _connected(self) -> Iterator[Link]:
         """Connect.
 
         :raises StateError: if the server loses data that was written in this block.
@@ -85,7 +81,7 @@ class RedisTarget:
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             return self._facts(reader, reader.existing())
 
@@ -129,13 +125,13 @@ class RedisTarget:
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
         """Yield the failed list."""
-        with self.connected() as link:
+        with self._connected() as link:
             for _, failed, _ in Reader(link, self.key).failed():
                 yield failed, decoded(failed.body, in_redis=True)
 
     def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             now = [(each, 0.0) for each in reader.upcoming(count)]
             return [
@@ -146,7 +142,7 @@ class RedisTarget:
     @contextmanager
     def view(self) -> Iterator[View]:
         """Connect to look for pages."""
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             plan = reader.existing().plan
             requests = partial(_found, reader) if plan.order else None
@@ -162,7 +158,7 @@ class RedisTarget:
         :param put_back: whether they go back into the queue; else they count as done.
         :raises StateError: if workers use it.
         """
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             state = reader.existing()
             if state.alive:
@@ -190,16 +186,17 @@ class RedisTarget:
 
         :param verb: ``add``, which creates the filter if necessary, or ``forget``.
         """
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             state = reader.state() if verb == "add" else reader.existing()
         owner = self._project.owner if self._project.keeps_requests else {}
-        plan = self.plan(**owner) if state is None else state.plan
-        with self.opened(plan) as filter_:
+        plan = self._plan(owner) if state is None else state.plan
+        opened = RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
+        with opened as filter_:
             change = filter_.add_many if verb == "add" else filter_.forget_many
             yield identity_in(plan), change
 
-    def plan(self, **owner: Any) -> Plan:
+    def _plan(self, owner: dict[str, Any]) -> Plan:
         """Return the plan of a new filter.
 
         :param owner: whose requests will be beside it, see :attr:`Project.owner`.
@@ -208,28 +205,12 @@ class RedisTarget:
         made_by = project.identity.made_by
         return plan_of(project.settings, project.fingerprinter, made_by, **owner)
 
-    def opened(self, plan: Plan) -> RedisFilter:
-        """Become a worker of the filter, which is created if necessary."""
-        return RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
-
-    def check_free(self, link: Link) -> None:
-        """Check that the key is free; delete what an interrupted copy or deletion left.
-
-        :raises StateError: if it is not.
-        """
-        if Reader(link, self.key).state() and (
-            not link.client.hget(self.key, COPYING) or delete(link, self.key, note=False)
-        ):
-            raise occupied(self.name)
-        for _ in growth.free_keys(link, self.key):  # left by a deletion that was interrupted
-            pass
-
     def delete(self) -> None:
         """Delete marks and requests.
 
         :raises StateError: if a worker uses it, or it is not ours. Nothing is deleted.
         """
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             if reader.state() is None and not reader.to_free():
                 reader.existing()

@@ -11,32 +11,24 @@ from urllib.parse import urlsplit
 
 from scrapy import Request
 
-from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START
-from scrapy_bloom.crawl.reading import Reading, Refused
 
 
 class StoredRequest(NamedTuple):
     """A request as it is stored.
 
     Attributes:
-        queue: the name of its queue in a job directory.
         slot: the download slot that this queue is for, if it is for one.
         priority: Scrapy's priority, the highest first.
         body: the request as Scrapy's disk queues write it.
         date: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.
-        mark: the fingerprint of its page if that is not marked yet.
-        failed: its row on the failed list; None if it is not there.
         damaged: whether its checksum is wrong; it has no body then.
     """
 
-    queue: str
     slot: str | None
     priority: int
     body: bytes
     date: float = 0.0
-    mark: bytes | None = None
-    failed: Failed | None = None
     damaged: bool = False
 
 
@@ -133,22 +125,6 @@ def start_in(body: bytes) -> bytes:
         return bytes((_fields(body).get("meta") or {}).get(START, b""))
     except Exception:  # whatever it is made of, the crawl reads it
         return b""
-
-
-def for_redis(body: bytes, reading: Reading) -> bytes:
-    """Return a request of a job directory as Redis has it.
-
-    :raises Refused: if it could not be read there.
-    """
-    if body[:1] != pickle.PROTO:
-        return reading.write(marshal.loads(body))  # noqa: S302 - only its owner can write to a job
-    try:
-        reading.fields(body)
-    except Refused:
-        raise
-    except Exception:  # nobody can read it, and the crawl says so
-        return body
-    return body
 
 
 def _fields(body: bytes) -> dict[str, Any]:

@@ -41,12 +41,10 @@ class QueueKind:
     Attributes:
         newest_first: whether it returns the newest request first.
         dumps: serializes a request given as a dict.
-        files: name of the queuelib class that reads Scrapy's own files.
     """
 
     newest_first: bool
     dumps: Callable[[dict[str, Any]], bytes]
-    files: str
 
     @classmethod
     def of(cls, setting: str, queue_class: type[Any]) -> QueueKind:
@@ -58,7 +56,7 @@ class QueueKind:
             for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
                 known = getattr(squeues, prefix + end, None)  # SQLite: Scrapy 2.19 and later
                 if known is not None and issubclass(queue_class, known):
-                    return cls(end.startswith("Lifo"), dumps, end)
+                    return cls(end.startswith("Lifo"), dumps)
         name = f"{queue_class.__module__}.{queue_class.__qualname__}"
         raise SettingError(
             f"{setting} = {name!r}: scrapy_bloom.Scheduler stores the requests itself, in the order"

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import pickle
-import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -31,13 +30,11 @@ from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.scrapys import (
-    ACTIVE,
     SCRAPYS_MARKS,
     SCRAPYS_QUEUE,
     STATE,
     digest,
     waits_with_scrapy,
-    why_unclean,
 )
 from scrapy_bloom.local.store import NAME, RUNS, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
@@ -137,7 +134,7 @@ class Job:
         meta, _ = read_meta(self.path)
         self.previous = str(meta.get(KIND, ""))
         if self.kind == REQUESTS != self.previous:
-            _refuse_scrapys(self.folder, self.identity.spider, plain=self.previous == FILTER)
+            _refuse_scrapys(self.folder, plain=self.previous == FILTER)
         if not meta:  # the run that created it was killed
             return
         if self.previous == REQUESTS != self.kind:
@@ -330,67 +327,27 @@ def check_unused(folder: Path) -> None:
             return
     raise StateError(
         f"JOBDIR = {str(folder)!r} holds a crawl, in {stored.name}, but the settings say that it is"
-        f" in Redis (BLOOM_REDIS_URL, or {BACKEND.setting} = 'redis'). It was left as it is. If you"
-        f" have copied it to Redis, remove JOBDIR. To resume it from disk, {way}. To start over,"
-        f" choose another JOBDIR."
+        f" in Redis (BLOOM_REDIS_URL, or {BACKEND.setting} = 'redis'). It was left as it is. To"
+        f" resume it from disk, {way}. To start over, choose another JOBDIR."
     )
 
 
-def is_for_scrapy(folder: Path) -> bool:
-    """Return whether Scrapy's own scheduler began a job and can resume it.
-
-    It cannot after a kill: it will not read the files with the queued requests. A job that cannot
-    be read does not count; opening it reports what is wrong.
-    """
-    try:
-        kind = read_meta(file_in(folder))[0].get(KIND)
-        theirs = kind == FILTER or (kind is None and not why_unclean(folder))
-        return theirs and waits_with_scrapy(folder)
-    except (StateError, OSError):
-        return False
-
-
-def _refuse_scrapys(folder: Path, spider: str, *, plain: bool) -> None:
-    """Refuse a job that Scrapy's own scheduler can resume; log that it was killed if it cannot.
-
-    After a kill the crawl starts over beside its files.
+def _refuse_scrapys(folder: Path, *, plain: bool) -> None:
+    """Refuse a job that Scrapy's own scheduler has begun.
 
     :param plain: whether it ran with our filter, whose file has the marks.
-    :raises StateError: in the first case. Everything is left as it is.
+    :raises StateError: in that case. Everything is left as it is.
     """
     with file.refusing(folder):
         marks = folder / SCRAPYS_MARKS
         marked = not plain and marks.exists() and marks.stat().st_size > 0
-        why = "" if plain else why_unclean(folder)
-        known = (folder / SCRAPYS_QUEUE / ACTIVE).exists()
-        theirs = known and (marked or waits_with_scrapy(folder))
-    command = copy_command(folder, spider, stopped=not plain)
-    if why:
-        logger.warning(
-            "%s: the job of Scrapy's own scheduler cannot be taken over: its last run was killed"
-            " or is still running (%s). It was left as it is. The crawl starts over. If it was"
-            " stopped, and then copied in another order, it resumes from the copy that %s makes.",
-            folder,
-            why,
-            command,
-        )
-    elif theirs:
-        doubt = "" if plain else " if its last run was stopped, not killed"
-        raise StateError(
-            f"{folder}: found a job of Scrapy's own scheduler, expected one of"
-            f" scrapy_bloom.Scheduler. It was left as it is. To go on with it{doubt}: {command}."
-            f" The copy is the JOBDIR from then on. To start over, choose another JOBDIR."
-        )
-
-
-def copy_command(folder: Path, spider: str, *, stopped: bool) -> str:
-    """Return the command that makes a job of ours of one of Scrapy's own scheduler, in quotes.
-
-    :param stopped: whether only the user can know how its last run ended.
-    """
-    new = folder.with_name(f"{folder.name}-bloom")
-    words = "scrapy", "bloom", "copy", str(folder), str(new), "--spider", spider
-    return f"'{shlex.join(words)}{' --stopped' if stopped else ''}'"
+        if not (marked or waits_with_scrapy(folder)):
+            return
+    raise StateError(
+        f"{folder}: found a job of Scrapy's own scheduler, expected one of scrapy_bloom.Scheduler."
+        f" It was left as it is. Finish it with Scrapy's (remove your SCHEDULER), or choose another"
+        f" JOBDIR."
+    )
 
 
 def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:

@@ -81,7 +81,7 @@ class PlainFilter:
         if not job.previous and theirs.exists():
             self._report.warn(
                 f"{theirs}: the marks of Scrapy's own filter are not read, so pages are fetched"
-                f" again. 'scrapy bloom copy' takes them along to scrapy_bloom.Scheduler."
+                f" again."
             )
 
     def clear(self, *, at_end: bool = False) -> bool:  # noqa: ARG002 - as in a shared filter

@@ -45,14 +45,6 @@ class Listed(NamedTuple):
         request = Taken.read_member(failed.body)
         return cls(key, failed._replace(body=request.body), request)
 
-    def write(self, kind: bytes) -> bytes:
-        """Return the row that it is, as one that failed before the first run.
-
-        :param kind: as which it counts among the reasons.
-        """
-        head = _ROW.pack(0, self.failed.given_up, self.failed.date, len(kind))
-        return head + kind + self.failed._replace(body=self.request.member).pack()
-
 
 class Reader:
     """Reads a filter and its requests.

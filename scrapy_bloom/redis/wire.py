@@ -186,12 +186,6 @@ def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     return kind, status, ending.start, ids.count(b""), b"".join(ids)
 
 
-def as_counted(ended: str) -> str:
-    """Return how Redis notes as what a start request counts, in a job such as ``done 404``."""
-    kind, _, status = ended.partition(" ")
-    return _ENDINGS[Ended(kind)] + status
-
-
 class Answer(NamedTuple):
     """The answer to a call.
 

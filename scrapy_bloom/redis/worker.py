@@ -37,10 +37,7 @@ MOST_DEATHS: Final = 10
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
 
-_NO_REQUESTS: Final = (
-    ". It may be the filter of a crawl with scrapy-redis: 'scrapy bloom copy' copies its requests,"
-    " and resumes a copy that was interrupted"
-)
+_NO_REQUESTS: Final = ". It may be the filter of a crawl with scrapy-redis"
 _HAS_REQUESTS: Final = (
     ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
 )

@@ -9,7 +9,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import DropItem
-from support.crawling import KEPT, Follower, at, crawl, make_crawler
+from support.crawling import Follower, at, crawl, make_crawler
 from support.sites import Pages, fan
 from support.waiting import until
 
@@ -511,38 +511,6 @@ async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account
             await crawl(Parsing, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
             said = failed if answer == 503 else {"done": 1}
             assert account() == said | {"waiting": 0}
-
-
-class Several(Parsing):
-    """Begins with pages of each kind."""
-
-    async def start(self):
-        for path in ("/", "/gone", "/down", "/away"):
-            yield Request(f"{self.url}{path}", dont_filter=True)
-
-
-@pytest.mark.redis
-@ensureDeferred
-async def test_a_job_that_goes_on_in_redis_counts_each_start_page_once(
-    tmp_path, server, key, bloom, account
-):
-    """They were known by other names there."""
-    down = True
-    pages = {"/": [], "/gone": 404, "/down": lambda *_: 503 if down else [], "/away": "/"}
-    job = {**KEPT, "JOBDIR": str(tmp_path / "job"), "RETRY_ENABLED": False}
-    shared = {**KEPT, "BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
-    with Pages(pages) as site:
-        await crawl(Several, job, url=site.url)
-        assert account() == {"done": 3, "failed": 1, "waiting": 0, "503": 1}
-        target = f"{server.url}#{key}"
-        assert bloom(f"copy {tmp_path / 'job'} {target}")[::2] == (0, [])
-        code, lines, _ = bloom(f"why {target} {site.url}/ {site.url}/gone {site.url}/new")
-        assert (code, [line.split()[-1] for line in lines[1:]]) == (1, ["done", "done", "unknown"])
-        down = False
-        site.hits.clear()
-        await crawl(Several, shared, url=site.url)
-        assert account() == {"done": 4, "waiting": 0}
-    assert site.hits["/down"] == site.hits["/gone"] == site.hits["/away"] == 1
 
 
 class HeldStart(Parsing):

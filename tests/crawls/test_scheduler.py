@@ -5,12 +5,10 @@ import math
 import pickle
 import random
 import re
-import shlex
 import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing, suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -22,7 +20,7 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import ScrapyPriorityQueue
-from scrapy.settings import Settings, default_settings
+from scrapy.settings import default_settings
 from support.crawling import KEPT, RFP, Follower, Run, crawl, kept, messages
 from support.filters import contents
 from support.graceful_stop import Stopping, resumes_well, stop_after
@@ -30,7 +28,6 @@ from support.internals import scheduler_of
 from support.sites import Pages
 from testbed.localsite import LocalSite, SteadySite
 
-from scrapy_bloom.commands.runner import call
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.scrapy.downloads import slot_of
 from scrapy_bloom.local import backend
@@ -229,9 +226,7 @@ on_sqlite = hasattr(scrapy.squeues, "PickleLifoSQLiteQueue")  # from Scrapy 2.19
     ],
 )
 @pytest.mark.each_scrapy
-async def test_a_job_of_scrapys_own_scheduler_is_refused_and_its_copy_resumes(
-    job, by, queue, filter_class, caplog
-):
+async def test_a_job_of_scrapys_own_scheduler_is_refused(job, by, queue, filter_class, caplog):
     settings = {
         "SCHEDULER_PRIORITY_QUEUE": by,
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
@@ -244,32 +239,7 @@ async def test_a_job_of_scrapys_own_scheduler_is_refused_and_its_copy_resumes(
         before = contents(job)
         said = await crawl_refused(kept(job, **settings), caplog)
         assert contents(job) == before
-        scrapy_, bloom, *words = shlex.split(re.search("'(scrapy bloom copy .*)'", said)[1])
-        assert (scrapy_, bloom) == ("scrapy", "bloom")
-        assert ("--stopped" in words) is (filter_class == RFP)  # our filter knows it
-        assert call(*words[:1], words[1:], Settings(settings)) == 0
-        new = Path(words[2])
-        crawler = await crawl(Follower, kept(new, **settings), url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
-    assert rows(new) == []
-    assert contents(job) == before
-    assert crawler.stats.get_value("bloom/restored") > 0
-
-
-@ensureDeferred
-async def test_a_queue_that_cannot_be_read_is_left_as_it_is(job, bloom):
-    with site() as pages:
-        await crawl(Stopping, {"JOBDIR": str(job)}, url=pages.url)
-    folder = job / "requests.queue"
-    queues = [p for p in folder.rglob("*") if p.is_file()]
-    queue = max(queues, key=lambda path: path.stat().st_size)
-    before = {path: path.read_bytes() for path in [*queues, job / "bloom.sqlite"]}
-    code, _, (error,) = bloom(f"copy {job} {job.parent / 'new'}", SCHEDULER_DISK_QUEUE=FIFO)
-    assert (code, f"{queue}: found a queue" in error) == (2, True)
-    assert {path: path.read_bytes() for path in before} == before
-    assert [path.name for path in job.glob("bloom.sqlite*")] == ["bloom.sqlite"]
-    assert contents(job.parent / "new") == {}
+    assert "found a job of Scrapy's own scheduler" in said
 
 
 def ours_in(job):

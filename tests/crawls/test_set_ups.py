@@ -8,10 +8,9 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, KEPT, SCRAPYS, Follower, crawl, places, settings_at
+from support.crawling import KEPT, SCRAPYS, Follower, crawl, places, settings_at
 from support.graceful_stop import close
-from support.jobs import identity_of, kept_job, lifo, open_job
+from support.jobs import identity_of, kept_job, open_job
 from support.sites import Pages, fan
 from support.waiting import until
 
@@ -103,18 +102,6 @@ async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, w
             said = warned("is not protected: after a kill it starts over")
             assert len(said) == count
             assert count == sum(text.startswith(f"SCHEDULER = {SCRAPYS!r}") for text in said)
-
-
-def test_the_addon_on_a_job_of_scrapys_own_warns_that_it_is_not_protected(job, warned, bloom):
-    lifo(job / "requests.queue" / "0")
-    (job / "requests.queue" / "active.json").write_text("[0]")
-    (job / "spider.state").touch()
-    get_crawler(settings_dict={"ADDONS": ADDONS, "JOBDIR": str(job)})
-    [said] = warned("and is not protected: after a kill it starts over. To move it")
-    assert "scrapy bloom copy" in said
-    code, _, [error] = bloom(f"info {job}")
-    assert code != 0
-    assert "holds a queue of Scrapy's own scheduler; scrapy_bloom.Addon is not enabled" in error
 
 
 @pytest.mark.redis

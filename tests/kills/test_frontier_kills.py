@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import random
-import shlex
 import shutil
 from collections import Counter
 from importlib import import_module
@@ -13,9 +11,7 @@ from operator import attrgetter
 import pytest
 from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
-from support.filters import contents
 from support.kills import POINTS, items_in, series
-from support.processes import run_line
 from testbed.localsite import LocalSite, StormySite
 
 from scrapy_bloom import file
@@ -85,39 +81,6 @@ def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))
     assert when in {"before", "after", "within"}
-
-
-def test_a_large_queue_is_copied_whole_however_often_that_is_killed(project, bloom):
-    swarm = 800 if KILLS < 10 else 100_000
-    dice = random.Random(swarm)
-    with LocalSite(pages=1, links=1) as site:
-        run = project.crawl(site, spider="swarm", SWARM=swarm)
-        assert run.end() == 0, run.log
-    waiting = urls_waiting(project.job / "requests.queue", project.folder / "read")
-    assert len(waiting) > 0.7 * swarm
-    before, new = contents(project.job), project.folder / "new"
-    words = ["copy", str(project.job), str(new)]
-    moments = [
-        "scrapy_bloom.local.scrapys:read_queue:within:1",
-        "scrapy_bloom.file:write:after:1",
-        "scrapy_bloom.local.store:Store.close:before:1",
-        "scrapy_bloom.local.store:Store.close:after:1",
-        *(
-            f"scrapy_bloom.file:crc:after:{dice.randint(1, len(waiting))}"
-            for _ in range(min(KILLS, 10))
-        ),
-    ]
-    for moment in moments:
-        dies = f"from support.kill_points import die_at; die_at(*{moment.split(':')!r})"
-        run_ = f"from scrapy.cmdline import execute; execute({['scrapy', 'bloom', *words]!r})"
-        assert run_line(f"{dies}; {run_}").returncode == -9
-        assert contents(project.job) == before
-        assert not (new / "bloom.sqlite").exists()
-    code, _, errors = bloom(shlex.join(words))
-    assert (code, errors) == (0, [])
-    assert stored_urls(new) == waiting
-    assert contents(project.job) == before
-    print(f"copy of {swarm}: {len(moments)} kills")  # noqa: T201
 
 
 def urls_waiting(queue, copy):

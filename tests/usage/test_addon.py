@@ -1,15 +1,11 @@
 """One line in the settings, and whose word counts when somebody else has one."""
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
-from scrapy.crawler import Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
 from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
 from support.graceful_stop import close
-from support.jobs import lifo
-from support.sites import Pages
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Addon, BloomDupeFilter, RetryAfterMiddleware
@@ -99,15 +95,6 @@ def test_the_addon_sets_our_scheduler_where_requests_can_be_kept(name, value, sc
     assert updated(**{name: value})["SCHEDULER"] == scheduler
 
 
-def test_a_killed_job_of_scrapys_own_scheduler_is_left_to_it_only_if_it_would_read_it(tmp_path):
-    queue = tmp_path / "requests.queue" / "0"
-    lifo(queue)
-    assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCHEDULER
-    (queue.parent / "active.json").write_text("[0]")
-    (tmp_path / "spider.state").touch()
-    assert updated(JOBDIR=str(tmp_path))["SCHEDULER"] == SCRAPYS
-
-
 WITHOUT_REDIS = """
 import sys
 
@@ -150,26 +137,3 @@ class Stopping(Follower):
         yield from super().parse(response)
         if self.settings["STOPS"]:
             close(self.crawler)
-
-
-@pytest.mark.server
-@ensureDeferred
-@pytest.mark.parametrize("filter_class", [RFP, OURS])
-async def test_a_job_of_scrapys_own_scheduler_is_finished_by_it(tmp_path, filter_class, caplog):
-    caplog.set_level("INFO")
-    settings = {**LINE, "JOBDIR": str(tmp_path)}
-    first = {**settings, "SCHEDULER": SCRAPYS, "DUPEFILTER_CLASS": filter_class, "ADDONS": {}}
-    links = [f"/{number}" for number in range(60)]
-    chosen = []
-    with Pages({"/": lambda *_: links, **dict.fromkeys(links, lambda *_: [])}) as pages:
-        await Crawler(Stopping, {**first, "STOPS": True}).crawl(url=pages.url + "/")
-        assert len(pages.hits) < 60
-        for _ in range(2):
-            crawler = Crawler(Stopping, settings)
-            await crawler.crawl(url=pages.url + "/")  # the last of RFP's is refused
-            chosen.append((crawler.settings["SCHEDULER"], crawler.settings["DUPEFILTER_CLASS"]))
-        pages.hits.pop("/")  # Scrapy does not filter start requests
-        assert pages.hits == dict.fromkeys(links, 1)
-    assert chosen == [(SCRAPYS, filter_class), (SCHEDULER, OURS)]
-    (said,) = (r.getMessage() for r in caplog.records if r.name == "scrapy_bloom.addon")
-    assert said.startswith(f"{tmp_path} was started with Scrapy's own scheduler, so this run uses")

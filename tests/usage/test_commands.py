@@ -1,9 +1,7 @@
 """`scrapy bloom`: what each verb prints, does and refuses, on each kind of target."""
 
 import json
-import marshal
 import os
-import pickle
 import shlex
 import subprocess
 import sys
@@ -17,19 +15,17 @@ from support import kinds
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
-from support.kinds import Color
 from support.processes import Run, environment, run_line
 from support.queues import Crawler
 from testbed.localredis import keys
 
-from scrapy_bloom import RedisFilter
-from scrapy_bloom.commands import VERBS, copy_from, runner
+from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import PID, lock_job
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.member import SECOND, Entry, Taken
+from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.wire import Call, Failing
 from scrapy_bloom.redis.worker import Worker
@@ -54,7 +50,8 @@ def target(request, job, bloom, server):
     if name == "one.sqlite":
         (job / "bloom.sqlite").rename(name)
     elif name != "job":
-        assert bloom(f"copy {job.name} {name}")[0] == 0
+        marks = hexadecimal(fingerprints(50))
+        assert bloom(f"add {name} - --spider {SPIDER}", stdin=marks, BLOOM_CAPACITY=1000)[0] == 0
     return name
 
 
@@ -168,7 +165,7 @@ def test_plan_begins_with_what_the_settings_say_and_says_so(bloom):
     assert (code, notes, line.split()[3]) == (0, [], "1,000,000")
 
 
-def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
+def test_the_requests_of_a_job_are_shown(bloom, job):
     known, again = fingerprints(50), fingerprints(2, "b")
     kept = kept_job(job.parent / "kept", known=known, withheld=again, urls=URLS)
     assert bloom("forget kept -", stdin=hexadecimal(known[40:]))[0] == 0
@@ -176,9 +173,7 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
     before = everything(kept)
     shown = fields(bloom("info kept")[1])
     assert (shown["waiting"], shown["in flight"]) == ("20", "0")
-    key = f"{server.url}#{next(keys)}"
-    assert bloom(f"copy kept {key}")[0] == 0
-    for target in ("kept", key):
+    for target in ["kept"]:
         code, lines, _ = bloom(f"queue {target} --peek 3")
         assert (code, lines[0]) == (0, "20 requests to be fetched, 0 of them in flight"), target
         assert [line.split()[-1] for line in lines[-3:]] == URLS[:-4:-1], target
@@ -188,8 +183,6 @@ def test_the_requests_of_a_job_are_shown_and_copied(bloom, job, server):
         assert all(seen(bloom, target, known[:40])), target
         assert told(bloom, target)["items"] == 40, target
     assert everything(kept) == before
-    marked = "10 pages marked; 40 marked before"
-    assert bloom(f"add {key} -", stdin=hexadecimal(known))[1] == [marked]
 
 
 def test_the_docs_show_what_the_commands_print(bloom, job):
@@ -208,13 +201,11 @@ def test_the_docs_show_what_the_commands_print(bloom, job):
             assert lines == there
 
 
-def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
+def test_what_waits_until_when_is_shown(bloom, job):
     waits = [(f"{URLS[0]}?{seconds}", seconds) for seconds in (0, 600, 1200)]  # one is due
     holds = [("busy.test", 300)]
     kept_job(job.parent / "kept", urls=URLS[:1], waits=waits, holds=holds)
-    key = f"{server.url}#{next(keys)}"
-    assert bloom(f"copy kept {key}")[0] == 0
-    for target in ("kept", key):
+    for target in ["kept"]:
         shown = fields(bloom(f"info {target}")[1])
         assert (shown["waiting"], shown["in flight"]) == ("4", "0")
         assert shown["not before"].startswith("2 requests, the next 2")
@@ -229,11 +220,6 @@ def test_what_waits_until_when_is_shown_and_copied(bloom, job, server):
         shown = [line.split()[-1] for line in lines[-4:]]
         assert (sorted(shown[:2]), shown[2:]) == ([*urls[:2]], [*urls[2:]])
         assert [len(line.split()) - 5 for line in lines[-4:]] == [0, 0, 2, 2]  # date and time
-    client, later = server.client(), f"{beginning(key.partition('#')[2])}later"
-    for member, due in client.zrange(later, 0, -1, withscores=True):
-        client.zadd(later, {member: due - 900 * SECOND})  # no worker has moved the first yet
-    facts = told(bloom, key)
-    assert (facts["later"], facts["next_due"] > time.time()) == (1, True)
 
 
 def failing(name, server):
@@ -330,16 +316,6 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
     assert told(bloom, target)["account"]["failed"] == 20
 
 
-@pytest.mark.usefixtures("job")
-def test_what_has_failed_is_on_the_list_of_a_copy(bloom, server):
-    """Its page is marked: without its request it would never be fetched."""
-    failing("kept", server)
-    for copied in ("copied", f"{server.url}#{next(keys)}"):
-        assert bloom(f"copy kept {copied}")[0] == 0
-        assert told(bloom, copied)["account"]["failed"] == 20
-        assert bloom(f"queue {copied} --retry")[1] == ["20 requests put back"]
-
-
 def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
     key = next(keys)
     target = f"{server.url}#{key}"
@@ -381,43 +357,9 @@ def bodies_in(server, target):
     return [Taken.read_member(each).body for each in server.client().zrange(queue, 0, -1)]
 
 
-def test_a_job_is_copied_if_its_requests_can_be_read_in_redis(bloom, job, server):
-    """There they are pickles, whatever they were."""
-    fields = carrying(1)
-    good = marshal.dumps(fields), pickle.dumps(carrying(Color.RED), 4)
-    kept_job(job.parent / "good", bodies=good)
-    target = f"{server.url}#{next(keys)}"
-    assert bloom(f"copy good {target}")[0] == 0
-    assert [*map(pickle.loads, bodies_in(server, target))] == [carrying(Color.RED), fields]
-    kept_job(job.parent / "bad", bodies=[*good, pickle.dumps(carrying(kinds.Plain(1)), 4)])
-    target = f"{server.url}#{next(keys)}"
-    code, _, (error,) = bloom(f"copy bad {target}")
-    assert code == 2
-    assert "cannot be in Redis: it names 'support.kinds.Plain'" in error
-    assert bodies_in(server, target) == []
-    assert bloom(f"copy bad {target}", BLOOM_REDIS_CLASSES="support.kinds.Plain")[0] == 0
-
-
 class Hostile:
     def __reduce__(self):
         return kinds.run, ("hostile",)
-
-
-def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, server):
-    kept_job(job.parent / "kept", urls=URLS[:2])
-    target = f"{server.url}#{next(keys)}"
-    assert bloom(f"copy kept {target}")[0] == 0
-    client, queue = server.client(), f"{beginning(target.partition('#')[2])}queue"
-    members, hostile = client.zrange(queue, 0, -1), pickle.dumps(carrying(Hostile()), 4)
-    for member, body in zip(members, (hostile, marshal.dumps(carrying(1))), strict=True):
-        client.zrem(queue, member)
-        client.zadd(queue, {member.partition(b"\x80\x04\x95")[0] + body: 0})
-    kinds.RAN.clear()
-    code, lines, _ = bloom(f"queue {target}")
-    assert code == 0
-    assert lines[-2].endswith(URLS[0])
-    assert lines[-1].endswith("ValueError: it is not a pickle")
-    assert kinds.RAN == []
 
 
 # Errors
@@ -437,10 +379,6 @@ def test_what_a_stranger_has_written_is_shown_without_running_it(bloom, job, ser
         ("info redis://localhost:1#a", "refused"),
         ("why job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
-        ("copy job job", "job: found a filter, expected nothing"),
-        ("copy waiting {}", "requests.queue is not as that left it"),
-        ("copy nowhere new", "found no filter, and no job of Scrapy's own scheduler"),
-        ("copy {} {}new --spider a", "found a hash, expected the queue of scrapy-redis"),
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
         ("queue job", "found a filter without requests"),
@@ -528,9 +466,6 @@ def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, se
     assert everything(job) == before
     crawl.close()
     assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly; last written 20")
-    with lock_job(job):  # a copy would be crawled as well, and each page fetched twice
-        code, _, (error,) = bloom(f"copy job {server.url}#{next(keys)}")
-    assert (code, "is using this job directory" in error) == (2, True)
 
 
 def test_a_killed_process_that_nobody_has_waited_for_does_not_run(bloom, job):
@@ -544,38 +479,3 @@ def test_a_killed_process_that_nobody_has_waited_for_does_not_run(bloom, job):
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
-
-
-def test_a_crawl_that_stops_just_before_its_job_is_copied_is_copied_whole(
-    bloom, job, server, monkeypatch
-):
-    """What it has written last is not in a file that was read before the lock was free."""
-    crawl = open_job(job.parent / "kept", requests=True)
-
-    def stop_and_lock(folder):
-        crawl.store.push(crawl.store.queue("0", None), stored(Request(URLS[0])))
-        assert crawl.close()
-        return lock_job(folder)
-
-    monkeypatch.setattr(copy_from, "lock_job", stop_and_lock)
-    code, lines, errors = bloom(f"copy kept {server.url}#{next(keys)}")
-    assert (code, errors) == (0, [])
-    assert lines[0].endswith("0 pages and 1 request copied")
-
-
-@pytest.mark.usefixtures("job")
-def test_a_filter_under_workers_is_looked_at_and_added_to_but_not_deleted(bloom, server):
-    target = f"{server.url}#{(key := next(keys))}"
-    with RedisFilter.from_url(server.url, key=key) as filter_:
-        filter_.add_many(fingerprints(50))
-        assert fields(bloom(f"info {target}")[1])["workers"] == "1"
-        assert seen(bloom, target, fingerprints(2)) == [True] * 2
-        code, _, errors = bloom(f"delete {target} --yes")
-        assert code == 2
-        assert "uses this filter" in errors[-1]
-        code, _, (error,) = bloom(f"copy job {target}")
-        assert code == 2
-        assert "found a filter, expected nothing" in error
-        assert bloom(f"add {target} {URLS[0]}")[0] == 0
-        assert filter_.add_many(fingerprints(50)) == [True] * 50
-    assert bloom(f"delete {target} --yes")[0] == 0

@@ -24,11 +24,10 @@ LOOKING = [
     "top {}",
     f"why {{}} {URL}",
     "queue {}",
-    "copy {} {server}#copy --spider books",
 ]
 ADD, FORGET = f"add {{}} {URL} --spider books", f"forget {{}} {URL}"
-CHANGING = [ADD, FORGET, "copy whole {}", "delete {} --yes"]
-MAKING = ("add", "copy whole")
+CHANGING = [ADD, FORGET, "delete {} --yes"]
+MAKING = ("add",)
 """Verbs that make a target where there is none."""
 
 
@@ -103,16 +102,6 @@ def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, work_dir
         assert (contents(work_dir), everything_in(server, key)) == before, line
 
 
-def test_damage_that_a_disk_does_is_found(bloom, work_dir, server):
-    """It is shown, and nothing is copied: its page would be lost."""
-    kept(work_dir, "UPDATE requests SET body = zeroblob(40)")
-    code, lines, _ = bloom("queue kept")
-    assert (code, "do not match their checksum" in lines[-1]) == (0, True)
-    code, _, (error,) = bloom(f"copy kept {server.url}#{(key := next(keys))}")
-    assert (code, "does not match its checksum" in error) == (2, True)
-    assert not everything_in(server, key)
-
-
 @pytest.mark.usefixtures("work_dir")
 def test_a_filter_whose_key_begins_with_another_is_not_deleted_with_it(bloom, server):
     key = next(keys)
@@ -174,38 +163,7 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_copy_leaves_nothing_that_counts(bloom, work_dir, server, monkeypatch):
-    kept(work_dir)
-    target = f"{server.url}#{next(keys)}"
-    before = contents(work_dir)
-    with monkeypatch.context() as patched:
-        during(patched, ("GET", "SET"), 1, interrupt)
-        told = bloom(f"copy kept {target}")
-    assert told == (130, [], ["scrapy bloom copy: interrupted"])
-    assert contents(work_dir) == before
-    assert bloom(f"info {target}")[0] == 2
-    assert bloom(f"copy kept {target}")[0] == 0
-
-
 # Jobs
-
-
-def test_a_server_that_goes_back_in_mid_copy_gets_no_mark_without_its_request(
-    bloom, work_dir, server, monkeypatch
-):
-    kept(work_dir)
-    target, client = f"{server.url}#{(key := next(keys))}", server.client()
-
-    def go_back():
-        client.unlink(*client.keys(f"*{key}*queue"))
-        client.hset(key, "waiting", 0)
-
-    with monkeypatch.context() as patched:
-        during(patched, ["SET"], 1, go_back)
-        code, _, (error,) = bloom(f"copy kept {target}")
-    assert (code, "the server has lost requests. Copy again." in error) == (2, True)
-    assert not everything_in(server, key)
-    assert bloom(f"copy kept {target}")[0] == 0
 
 
 def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, work_dir):

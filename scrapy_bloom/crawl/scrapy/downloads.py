@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 
 from scrapy_bloom.crawl.scrapy.crawler import engine_of
 
@@ -146,11 +146,6 @@ def leave_first_slot(request: Request) -> None:
         with suppress(Exception):  # they may be anything
             if meta["download_slot"] in {urlsplit(url).hostname for url in meta["redirect_urls"]}:
                 del meta["download_slot"]
-
-
-def slot_folder(slot: str) -> str:
-    """Return the name of the folder in which Scrapy keeps the queues of a download slot."""
-    return _path_safe(slot)
 
 
 def has_queues_by_slot(priority_queue: type[Any]) -> bool | None:

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from scrapy_bloom.commands.local_target import account_in, requests_in
+from scrapy_bloom.commands.local_target import requests_in
+from scrapy_bloom.local.backend import account_of
+from scrapy_bloom.local.job import IN_FLIGHT
 from scrapy_bloom.local.store import NAME, Store
 from support.internals import after_each_commit
 from support.simulation.account import Account, by_page
@@ -30,7 +32,7 @@ class LocalAccount(Account):
     def check(self, store):
         """Note also if what is counted cannot be right."""
         super().check(store)
-        account, rows = account_in(store), [row for _, row in store.failed.stored()]
+        account, rows = _account_in(store), [row for _, row in store.failed.stored()]
         known = [state for state in self.states(store).values() if state != "unknown"]
         ended = account.done + account.redirected + account.failed
         if (
@@ -132,7 +134,7 @@ class LocalWorld(World):
     def check_end(self):
         super().check_end()
         with self.stored() as store:
-            found, account = LocalAccount(self), account_in(store)
+            found, account = LocalAccount(self), _account_in(store)
             self._covered = found.covered(store, found.requests(store))
             if account.waiting or account.in_flight:
                 self.wrong.append(f"something is left: {account}")
@@ -143,3 +145,8 @@ class LocalWorld(World):
     def fault_outage(self):
         """The site is away for a time."""
         self.site.away_until = TIME.now + self.chance.choice((1, 4, 15))
+
+
+def _account_in(store):
+    in_flight = int(store.meta.get(IN_FLIGHT, 0))
+    return account_of(store.meta, store.failed.reasons, len(store), in_flight)
