@@ -18,7 +18,7 @@ SECOND: Final = 1_000_000
 _MOST_PRIORITY: Final = 2**53
 """Beyond this, doubles cannot tell priorities apart."""
 
-_WORDS: Final = 6  # before the member of a request that was taken
+_WORDS: Final = 5  # before the member of a request that was taken
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +93,7 @@ class Taken:
 
         :param now: the server's time, in microseconds.
         """
-        start, _, delay, jitter, listed, _, member = value.split(b" ", _WORDS)
+        start, _, delay, jitter, listed, member = value.split(b" ", _WORDS)
         taken = cls.read_member(member)
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"

@@ -3,7 +3,7 @@
 The backend decides what to say and when; the worker below says it, and knows what the server told.
 
 A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
-left to other workers that may be able to read it, taken by a worker, on the failed list, or done.
+taken by a worker, on the failed list, or done.
 One call marks it and queues it, so mark and request live and die together.
 
 A call has three steps, so that the event loop never waits for the server: :meth:`prepare` builds
@@ -107,7 +107,7 @@ class SharedQueue:
             self.next_call.back.append(taken.id)
 
     def refuse(self, taken: Taken) -> None:
-        """Leave a request to workers that can read it, if this one still has it."""
+        """Put a request that cannot be read on the failed list, if this worker still has it."""
         if self._had(taken):
             self.next_call.unreadable.append(taken.id)
 

@@ -268,8 +268,6 @@ class Reader:
         _, skew = self.clock()
         for member, due in self.scan("zscan", "later"):
             yield Taken.read_member(member), due / SECOND - skew
-        for entry, _ in self.scan("zscan", "unread"):
-            yield Taken.read_member(entry.partition(b" ")[2]), 0.0
 
     def holds(self) -> dict[str, float]:
         """Return the slots that are left alone, each until when, in seconds since 1970."""

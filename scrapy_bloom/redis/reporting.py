@@ -94,9 +94,8 @@ def log_unreadable(report: Report, error: Exception) -> None:
     report.add(stats.UNREADABLE)
     report.once(
         logging.ERROR,
-        "A request in Redis cannot be read by this worker (%r). It waits for workers with other"
-        " code. If in the end no worker can read it, it is moved to the failed list, and"
-        " 'scrapy bloom queue --retry' puts it back. More are counted in %s and not shown.",
+        "A request in Redis cannot be read by this worker (%r). It is on the failed list:"
+        " the next run fetches it, or another worker an hour later. More are counted in %s and not shown.",
         error,
         stats.UNREADABLE.key,
     )

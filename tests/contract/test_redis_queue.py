@@ -16,7 +16,6 @@ from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
 from support.waiting import until
 
-from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.member import Entry
@@ -67,62 +66,17 @@ def refuse(worker, *names):
     worker.say()
 
 
-def test_what_one_worker_cannot_read_goes_to_those_that_have_not_tried(join, server, key):
-    """One that took it ten times over put it on the failed list within seconds."""
-    new, old = join(), join()
-    new.offer(*"abcd")
-    assert new.take(4) == list("abcd")
-    old.say()
-    refuse(new, "b", "c")
-    for _ in range(MOST_DEATHS + 2):
-        assert new.take(9) == []
-    assert left(server, key) == (2, 2, 0)
-    assert sorted(old.take(2) + old.take(2)) == ["b", "c"]
-    assert [taken.deaths for taken in old.have.values()] == [0, 0]
-    refuse(old, "c")
-    assert new.take(9) == old.take(9) == []
-    late = join()  # it comes while there is something to do
-    assert late.take(9) == ["c"]
-    for worker in (new, old, late):
-        worker.done()
-        worker.say()
-    assert left(server, key) == (0, 0, 0)
-
-
-def test_what_another_one_could_not_read_keeps_the_pace_of_its_slot(join):
-    new, old = join(UNPACED), join(Pace(60.0, 0.0))
-    new.offer("a", "b", slot="host")
-    assert new.take(2) == ["a", "b"]
-    old.say()
-    refuse(new, "a", "b")
-    assert len(old.take(2)) == 1
-    assert old.take(2) == []
-
-
-def test_what_no_living_worker_can_read_is_put_aside_when_nothing_else_is_left(join, server, key):
-    one, two, dead = join(), join(), join()
+def test_what_a_worker_cannot_read_is_on_the_failed_list_and_tried_by_the_next_run(
+    join, server, key
+):
+    one = join()
     one.offer(*"abc")
     one.take(3)
-    two.say()
-    dead.say()
     refuse(one, "a", "b")
-    let_die(server, dead, key)
-
-    def sweep():
-        all_are_well(server, key)
-        one.queue.worker.beat()
-        return left(server, key)
-
-    assert sweep() == sweep() == (2, 1, 0)
-    assert sorted(two.take(4)) == ["a", "b"]
-    refuse(two, "a", "b")
-    assert sweep() == (2, 1, 0)  # the third one may lead to something that brings another worker
+    assert left(server, key) == (0, 1, 2)
     one.done()
     one.say()
-    assert sweep() == (0, 0, 2)
-    one.say()
     assert one.queue.is_over()
-    assert sorted(requests(one, key, "failed")) == ["a", "b"]
     rows = [*Reader(one.queue.link, key).failed()]
     assert [each.failed.kind for each in rows] == ["unreadable"] * 2
     one.queue.worker.call(Call(restored={row.key: row.request.member for row in rows}))

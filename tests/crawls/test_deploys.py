@@ -79,6 +79,9 @@ def test_a_renamed_callback_and_a_new_item_class_are_deployed_and_taken_back(ser
         go_on.set()
         new_goes_on.set()
         assert its.wait() == ["shutdown", "finished", "finished"]
+        for code in (NEW, OLD):  # each run fetches what it can read
+            its.deploy(code)
+            its.wait()
     assert site.missed == set()
     assert len({*(tmp_path / "parsed").read_text().split()}) == site.pages
     assert left(server, "scrapybot:shop:bloom") == (0, 0, 0)

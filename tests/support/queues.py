@@ -132,5 +132,5 @@ def account(server, key):
 def left(server, key):
     """Return how many requests wait, how many are taken, and how many were put aside."""
     client, base = server.client(), beginning(key)
-    waiting = sum(client.zcard(base + name) for name in ("queue", "later", "unread"))
+    waiting = sum(client.zcard(base + name) for name in ("queue", "later"))
     return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")

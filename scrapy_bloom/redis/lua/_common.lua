@@ -43,8 +43,7 @@
 --   frees            sorted set: download slot without requests -> when it may be served again
 --   holds            sorted set: download slot that is left alone -> until when
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
---   unread           sorted set: waiting requests that a worker could not read, see _queue.lua
---   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED NAMES MEMBER, see _queue.lua
+--   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED MEMBER, see _queue.lua
 --   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
 --   reasons          hash: why requests in `failed` are there -> how many are
 --   statuses         hash: status that no callback got -> how many pages ended so
@@ -56,7 +55,6 @@ local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
 local reasons, statuses, starts = base .. 'reasons', base .. 'statuses', base .. 'starts'
-local unread = base .. 'unread'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000

@@ -2,7 +2,7 @@
 
 -- Store how many requests there are, and what else is given; return the counts.
 local function count(...)
-  local waiting = call('ZCARD', queue) + call('ZCARD', later) + call('ZCARD', unread)
+  local waiting = call('ZCARD', queue) + call('ZCARD', later)
   local in_flight, failures = call('HLEN', taken), call('HLEN', failed)
   call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, ...)
   return waiting, in_flight, failures

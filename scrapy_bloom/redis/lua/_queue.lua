@@ -11,9 +11,6 @@
 --
 -- A member of `later` is the same, and moves to `queue` when its time has come.
 --
--- A request that some worker could not read is in `unread`, as NAMES, a space and the member. NAMES are those of who has
--- tried, sorted: the last 12 characters of each and a comma. So what a worker has tried is next to each other, too.
---
 -- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
 -- request too early. No time that is set for a slot comes before the end of its hold.
 --
@@ -25,9 +22,6 @@ local PORTION = 500
 local MOVED = 50  -- requests that one call moves from `later` to `queue`, at most
 local SECOND = 1000000
 local clock = math.floor(now * SECOND)
-
-local some_unread  -- set by start_over_if_vanished()
-local function short_name(worker) return worker:sub(-12) .. ',' end
 
 local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
 
@@ -133,10 +127,10 @@ local function walk()
   call('HSET', header, 'walk', slot)
 end
 
--- Return when a taken request is to be sent, the turn after it, the request, and who could not read it, or '-'.
+-- Return when a taken request is to be sent, the turn after it, and the request.
 local function read_taken(value)
-  local start, following, names, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (%S+) (.*)$')
-  return tonumber(start), tonumber(following), member, names
+  local start, following, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (.*)$')
+  return tonumber(start), tonumber(following), member
 end
 
 -- Return where in a member it says how many workers have died with it.
@@ -155,9 +149,7 @@ end
 -- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
   local waiting, in_flight, failures = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
-  local refused = call('ZCARD', unread)
-  some_unread = refused > 0
-  local some = call('ZCARD', queue) + call('ZCARD', later) + refused < tonumber(waiting)
+  local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
     or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures) or again_vanished(slices)
   if some then start_over() end
   walk()

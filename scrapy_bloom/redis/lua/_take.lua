@@ -15,9 +15,7 @@ end
 
 local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
 
-local function describe_turn(start, following, pace, tried)
-  return string.format('%d %d ', start, following) .. pace .. (tried or '-') .. ' '
-end
+local function describe_turn(start, following, pace) return string.format('%d %d ', start, following) .. pace end
 
 -- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
 -- failed list because of another.
@@ -94,39 +92,6 @@ local function paces_of(slots)
   return listed
 end
 
--- Take up to `most` requests that others could not read, and this worker has not tried. Return how many these were, and
--- when there may be more: 0 if now, nil if there is nothing.
-local function take_unread(haul, most, is_busy)
-  local some, at, soonest = 0, '-', nil
-  for _ = 1, PORTION do
-    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
-    if not entry then return some, soonest end
-    if some == most or haul.room <= 0 then break end
-    local tried, member = entry:match('^(%S+) (.*)$')
-    if tried:find(short_name(haul.worker), 1, true) then
-      at = '(' .. tried .. ' \255'
-    else
-      local slot = slot_of(member)
-      local turn, key = turn_of(slot)
-      local delay, jitter, pace = read_pace(call('HGET', delays, slot), haul.default)
-      local start = math.max(clock, turn or 0, hold_of(slot))
-      if start > haul.horizon or delay > 0 and is_busy[slot] then
-        if start > haul.horizon then soonest = math.min(soonest or start, start) end
-        at = '(' .. tried .. ' ' .. member:sub(1, 2 + #slot) .. '\255'
-      else
-        local following = start + draw(delay, jitter)
-        if hand_out(haul, member, slot, describe_turn(start, following, pace, tried)) then
-          call('ZREM', unread, entry)
-          if delay > 0 then set_turn(key or frees, slot, following) end
-          some = some + 1
-        end
-        at = '(' .. entry
-      end
-    end
-  end
-  return some, 0
-end
-
 -- Take as many requests as a worker asks for. Return the haul, and how long until more can be taken, as `next` of
 -- call.lua says it.
 local function take(said, default)
@@ -142,10 +107,8 @@ local function take(said, default)
     turns = {},  -- next turns of slots that have more requests
     freed = 0,  -- how many have none
   }
-  local is_busy, some, more_at = {}, 0, nil
+  local is_busy = {}
   for _, slot in ipairs(said.busy) do is_busy[slot] = true end
-  if some_unread then some, more_at = take_unread(haul, math.ceil(left / 2), is_busy) end
-  left = left - some
   for _ = 1, PORTION do
     local slots, times, all_busy = due(horizon, left + many, is_busy)
     local listed, progress = paces_of(slots), false
@@ -166,10 +129,9 @@ local function take(said, default)
   if #haul.stored > 0 then call('HSET', taken, unpack(haul.stored)) end
   if haul.freed > 0 then drop_free(2 * haul.freed) end
   if left == 0 or haul.room <= 0 then return haul, 0 end
-  local wait = more_at and math.max(0, more_at - horizon)
   local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
   for i = 1, #after, 2 do
-    if not is_busy[after[i]] then return haul, math.min(wait or math.huge, math.max(0, after[i + 1] - horizon)) end
+    if not is_busy[after[i]] then return haul, math.max(0, after[i + 1] - horizon) end
   end
-  return haul, wait or -1
+  return haul, -1
 end

@@ -95,42 +95,19 @@ local function put_portion_back(workers, cursor, most)
   return places.queue, places.failed
 end
 
--- Put a portion of the requests that no living worker can read on the failed list: nothing else is left to do.
-local function fail_unread(workers)
-  if call('EXISTS', queue, later, taken) > 0 then return end
-  local alive, at = {}, '-'
-  for name, worker in pairs(workers) do
-    if worker.ends ~= 'dead' then alive[#alive + 1] = short_name(name) end
-  end
-  for _ = 1, PORTION do
-    local entry = call('ZRANGEBYLEX', unread, at, '+', 'LIMIT', '0', '1')[1]
-    if not entry then return end
-    local names, member = entry:match('^(%S+) (.*)$')
-    local tried = true
-    for _, name in ipairs(alive) do tried = tried and names:find(name, 1, true) end
-    if tried then
-      call('ZREM', unread, entry)
-      fail(member, 'unreadable', 0)
-    else
-      at = '(' .. names .. ' \255'
-    end
-  end
-end
-
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
 -- hour ago. The results are those of put_portion_back().
 local function sweep(since, lease, most)
   local workers = read_workers()
   local alive = bury(workers, lease, now - since > lease)
   local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
-  if some_unread then fail_unread(workers) end
   begin_run_if_alone()
   local hour, some = '0', 0
   if call('EXISTS', failed) == 1 then
     hour, some = put_failed_back(call('HGET', header, 'hour') or '0')
     call('HSET', header, 'hour', hour)
   end
-  if queued + failed_now + some > 0 or some_unread then count() end
+  if queued + failed_now + some > 0 then count() end
   drop_free(PORTION)
   if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many
   drop_held(PORTION)

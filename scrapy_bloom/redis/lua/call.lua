@@ -30,7 +30,7 @@
 --   ways        probes of where redirects of these have led, to be forgotten
 --   restored    of `failed`: {key, the member to put back}; without one, it is done
 --   back        ids of requests to put back
---   unreadable  ids of requests that this worker could not read: they are for those that have not tried
+--   unreadable  ids of requests that this worker could not read: they go to the failed list
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
 --   paces       of slots: {slot, delay, jitter}
 --   busy        slots of which this worker has enough
@@ -208,18 +208,15 @@ local function set_paces()
   end
 end
 
--- Keep requests that this worker could not read for those that have not tried.
+-- List requests that this worker could not read: the next run, or another worker in an hour, may.
 local function refuse()
   for _, field in ipairs(fields_of(said.unreadable)) do
     local value = call('HGET', taken, field)
     if value then
-      local _, _, member, names = read_taken(value)
-      local tried = {short_name(worker)}
-      for name in names:gmatch('[^,]+,') do tried[#tried + 1] = name end
-      table.sort(tried)
+      local _, _, member = read_taken(value)
       call('HDEL', taken, field)
       free_turn(value)
-      call('ZADD', unread, '0', table.concat(tried) .. ' ' .. member)
+      fail(member, 'unreadable', 0)
     end
   end
 end

@@ -15,7 +15,7 @@
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
-for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [unread] = 'zset', [turns] = 'zset',
+for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [turns] = 'zset',
   [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [reasons] = 'hash',
   [statuses] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
