@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
-from scrapy_bloom.commands.places import Found, Line, Place, View
+from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, start_in
 from scrapy_bloom.crawl.failed import Failed
@@ -248,10 +248,9 @@ class LocalTarget:
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
-        line = Line("waiting or in flight", stored_holds(store.meta))
         for each in requests_in(store, self._project.newest_first):
             if not each.damaged:
-                yield Found(each.body, None, line.place(each.slot, each.body, each.date))
+                yield Found(each.body, None, Place("waiting or in flight", each.date))
         for _, failed in store.failed.stored():
             if failed is not None:
                 yield Found(failed.body, None, Place.of_failed(failed))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scrapy_bloom.commands.output import moment
-from scrapy_bloom.commands.requests import decoded
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
-from scrapy_bloom.values import counted, write_span
+from scrapy_bloom.values import counted
 
 
 def no_requests(name: str) -> StateError:
@@ -31,22 +29,14 @@ class Place(NamedTuple):
     Attributes:
         state: ``unknown``, ``waiting``, ``in flight``, ``waiting or in flight``, ``failed``,
             ``done``; or ``seen`` if the requests of a filter are not beside it.
-        host: its download slot, if it is waiting.
-        number: how many requests of its host are sent before it, and itself; 0 if it must wait.
         not_before: when it may be sent; 0 if it need not wait for a time.
-        held_until: until when its host is left alone; 0 if it is not.
         worker: which one has it in flight.
-        seconds: for how long.
         failed: its row on the failed list, if it is there.
     """
 
     state: str
-    host: str = ""
-    number: int = 0
     not_before: float = 0.0
-    held_until: float = 0.0
     worker: str = ""
-    seconds: float = 0.0
     failed: Failed | None = None
 
     @classmethod
@@ -70,17 +60,9 @@ class Place(NamedTuple):
             said = f": {failed.message}" if failed.message else ""
             when = f"failed {moment(failed.date)}{worker}" if failed.date else f"failed{worker}"
             return f"{when}: {failed.kind}{said}; {_what_next(failed)}"
-        if worker:
-            span = f" for {write_span(round(self.seconds))}" if self.seconds >= 1 else ""
-            return f"{self.state}{worker}{span}"
-        phrases = [self.state]
-        if self.number:
-            phrases.append(f"{_ordinal(self.number)} in line for {self.host or 'no host'}")
-        if self.not_before:
-            phrases.append(f"not before {moment(self.not_before)}")
-        if self.held_until:
-            phrases.append(f"its host is left alone until {moment(self.held_until)}")
-        return ", ".join(phrases)
+        if self.not_before > time.time():
+            return f"{self.state}, not before {moment(self.not_before)}"
+        return f"{self.state}{worker}"
 
 
 def _what_next(failed: Failed) -> str:
@@ -95,12 +77,6 @@ def _what_next(failed: Failed) -> str:
     )
 
 
-def _ordinal(number: int) -> str:
-    """Write a number as in ``1,002nd``."""
-    teens = number % 100 in (11, 12, 13)
-    return f"{number:,}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
 class Found(NamedTuple):
     """A stored request.
 
@@ -113,30 +89,6 @@ class Found(NamedTuple):
     body: bytes
     mark: bytes | None
     place: Place
-
-
-class Line:
-    """Numbers the requests that wait, those of each host from 1 on, in their order.
-
-    :param state: what their pages are.
-    :param holds: slots that are left alone, each until when.
-    """
-
-    def __init__(self, state: str, holds: Mapping[str, float]) -> None:
-        self._state, self._holds = state, holds
-        self._numbers: Counter[str] = Counter()
-
-    def place(self, slot: str | None, body: bytes, date: float = 0.0) -> Place:
-        """Return the place of the next request.
-
-        :param slot: of its queue; None or empty if that is for several ones.
-        :param date: when it may be sent.
-        """
-        slot = slot or decoded(body).slot
-        not_before, number = (date, 0) if date > time.time() else (0.0, self._numbers[slot] + 1)
-        if number:
-            self._numbers[slot] = number
-        return Place(self._state, slot, number, not_before, self._holds.get(slot, 0.0))
 
 
 @dataclass(frozen=True)

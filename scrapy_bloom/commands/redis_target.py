@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from scrapy_bloom.commands.places import Found, Line, Place, View
+from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, decoded, matches
 from scrapy_bloom.crawl.failed import Failed
@@ -235,17 +235,14 @@ def _found(reader: Reader) -> Iterator[Found]:
     Those that go from a worker to another or to the failed list meanwhile are met the second time.
     """
     yield from _begun(reader)
-    line = Line("waiting", reader.holds())
     for each, date in reader.waiting():
-        body = _if_pickle(each.body)
-        place = line.place(each.slot.decode(errors="replace"), body, date)
-        yield Found(body, each.fingerprint, place)
+        yield Found(_if_pickle(each.body), each.fingerprint, Place("waiting", date))
     yield from _begun(reader)
 
 
 def _begun(reader: Reader) -> Iterator[Found]:
-    for each, worker, seconds in reader.in_flight():
-        place = Place("in flight", worker=worker, seconds=seconds)
+    for each, worker, _ in reader.in_flight():
+        place = Place("in flight", worker=worker)
         yield Found(_if_pickle(each.body), each.fingerprint, place)
     for _, failed, request in reader.failed():
         yield Found(_if_pickle(request.body), request.fingerprint, Place.of_failed(failed))

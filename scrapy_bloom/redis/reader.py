@@ -269,15 +269,6 @@ class Reader:
         for member, due in self.scan("zscan", "later"):
             yield Taken.read_member(member), due / SECOND - skew
 
-    def holds(self) -> dict[str, float]:
-        """Return the slots that are left alone, each until when, in seconds since 1970."""
-        clock, skew = self.clock()
-        return {
-            slot.decode(errors="replace"): until / SECOND - skew
-            for slot, until in self.scan("zscan", "holds")
-            if until > clock
-        }
-
     def clock(self) -> tuple[int, float]:
         """Return the time of requests and slots, in microseconds.
 
