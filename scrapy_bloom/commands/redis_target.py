@@ -87,7 +87,7 @@ class RedisTarget:
 
     def look(self) -> dict[str, Any]:
         """Return the same, and who is at it."""
-        with self.connected() as link:
+        with self._connected() as link:
             reader = Reader(link, self.key)
             state = reader.existing()
             taken = reader.taken()

@@ -95,7 +95,8 @@ def log_unreadable(report: Report, error: Exception) -> None:
     report.once(
         logging.ERROR,
         "A request in Redis cannot be read by this worker (%r). It is on the failed list:"
-        " the next run fetches it, or another worker an hour later. More are counted in %s and not shown.",
+        " the next run fetches it, or another worker an hour later. More are counted in %s and not"
+        " shown.",
         error,
         stats.UNREADABLE.key,
     )

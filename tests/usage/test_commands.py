@@ -452,7 +452,7 @@ def test_each_of_many_lines_is_answered_or_reported(bloom):
 # Beside a crawl
 
 
-def test_a_job_in_use_is_looked_at_and_neither_changed_nor_copied(bloom, job, server):
+def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     crawl = open_job(job)
     os.utime(job / "bloom.sqlite", (0, 0))  # what was committed since is in the log
     shown = fields(bloom("info job")[1])["status"]
