@@ -344,9 +344,8 @@ def _refuse_scrapys(folder: Path, *, plain: bool) -> None:
         if not (marked or waits_with_scrapy(folder)):
             return
     raise StateError(
-        f"{folder}: found a job of Scrapy's own scheduler, expected one of scrapy_bloom.Scheduler."
-        f" It was left as it is. Finish it with Scrapy's (remove your SCHEDULER), or choose another"
-        f" JOBDIR."
+        f"{folder}: found a job of Scrapy's own scheduler, which was left as it is: finish it"
+        f" without scrapy_bloom.Addon and scrapy_bloom.Scheduler, or choose another JOBDIR."
     )
 
 

@@ -249,22 +249,18 @@ def ours_in(job):
 
 
 @pytest.mark.each_scrapy
-def test_a_killed_job_of_scrapys_own_scheduler_is_left_alone_and_the_crawl_starts_over(project):
-    """It may have lost requests whose marks it has; or it is not killed at all."""
+def test_a_killed_job_of_scrapys_own_scheduler_is_refused_and_left_alone(project):
+    """It may have lost requests whose marks it has."""
     own = {"DUPEFILTER_CLASS": RFP}
     with site(80) as pages:  # so that no run gets to its end
         stop_after(15, pages, lambda: project.crawl(pages, **own))
         stop_after(15, pages, lambda: project.crawl(pages, **own), Run.kill)
-        seen = (project.job / "requests.seen").read_bytes()
-        before, hits = contents(project.job / "requests.queue"), Counter(pages.hits)
-        run = project.finish(pages, **KEPT)
-        assert set(Counter(pages.hits) - hits) == set(range(80))
-    [warning] = run.logged("WARNING")
-    assert "cannot be taken over" in warning
-    assert "The crawl starts over" in warning
-    assert contents(project.job / "requests.queue") == before
-    assert (project.job / "requests.seen").read_bytes() == seen
-    assert not (project.job / "unclean").exists()
+        before, hits = contents(project.job), pages.hits.copy()
+        run = project.crawl(pages, **KEPT)
+        run.end()
+        assert pages.hits == hits
+    assert "found a job of Scrapy's own scheduler" in run.log
+    assert contents(project.job) == before
 
 
 @ensureDeferred
