@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import RETRY_FAILED, WINDOW, Settings, failing_statuses
+from scrapy_bloom.settings import RETRY_FAILED, Settings, failing_statuses
 from scrapy_bloom.values import counted, write_size, write_span
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ _STATS: Final = {
 }
 
 
-_SENT: Final = "scheduler/dequeued"  # of Scrapy's stats
 _MANY: Final = 10  # pages that are redirected to one target before it is named
 _MOST_TARGETS: Final = 10_000
 _MOST_WALLS: Final = 3  # targets that are named
@@ -64,8 +63,6 @@ class Report:
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
         unlisted: why requests have failed that were only in memory, and that no page led to.
-        explained: whether other workers had requests when this one came, or it was said at the
-            start that nothing is left to fetch: then nothing remains to be explained.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -84,7 +81,6 @@ class Report:
         self._walls = 0
         self.account: Account | None = None
         self.unlisted: Counter[str] = Counter()
-        self.explained = False
         self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
 
@@ -240,9 +236,6 @@ class Report:
         """
         self.flush()
         checked = self._get(stats.CHECKED)
-        is_finished = reason == "finished"
-        if is_finished:
-            self._warn_if_all_was_seen(checked)
         if not (self._opened or checked):
             return
         account = None if self._ends else self.account  # else it is not known what is stored
@@ -250,22 +243,16 @@ class Report:
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"
-        ended = "finished" if is_finished else "stopped"
-        self.once(logging.INFO, "Crawl %s: %s; %s.", ended, text, self._loss())
+        ended = "finished" if reason == "finished" else "stopped"
+        self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
 
-    def _warn_if_all_was_seen(self, checked: int) -> None:
-        """Warn if ``start()`` has yielded only what was known, and nothing waited."""
-        seen = self._get(stats.SEEN)
-        if not seen or seen < checked or self.explained or self._collect("get_value", _SENT, 0):
-            return
-        window = Settings.of(self._crawler)[WINDOW]
-        how_long = f"for {write_span(window)} (BLOOM_WINDOW)" if window else "for ever"
-        self.warn(
-            f"Nothing was fetched: start() yielded only pages that are seen"
-            f" ({counted(seen, 'request')}), and nothing else waited. A page is seen {how_long}"
-            f" after it was let through, also an entry page. Yield requests for pages that lead to"
-            f" new ones with dont_filter=True, or with a bloom_max_age."
-        )
+    def _fetched(self) -> str:
+        """Say how many pages this run has fetched, unless Scrapy does not count them."""
+        if self._collect("get_value", "start_time", None) is None:
+            return ""
+        responses = self._collect("get_value", "response_received_count", 0)
+        robots = self._collect("get_value", "robotstxt/response_count", 0)
+        return f"this run fetched {counted(responses - robots, 'page')}; "
 
     def _pages_known(self) -> str:
         return f"{counted(self._get(stats.FROM_INFO['items']), 'page')} known"
@@ -279,25 +266,6 @@ class Report:
         if count > 1:
             requests = f"{count:,} requests that failed in earlier runs are"
         self.info(f"{requests} fetched again.")
-
-    def finished(
-        self, place: object, known: int, way: str = "delete the job directory or set another JOBDIR"
-    ) -> None:
-        """Warn that earlier runs have left no request, and say how to start over.
-
-        That is not always the end of a crawl: a run whose ``start()`` has failed leaves none, too.
-
-        :param place: where the crawl is stored.
-        :param known: number of known pages.
-        :param way: how to start over.
-        """
-        self.explained = True
-        self.warn(
-            f"{place}: earlier runs have left nothing to fetch: {known:,} pages are known, and no"
-            f" request is waiting. This run fetches only what is not filtered, such as start"
-            f" requests, and pages linked from there that are eligible again. To start over, {way};"
-            f" to fetch pages again after some time, set BLOOM_WINDOW."
-        )
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once per crawl."""

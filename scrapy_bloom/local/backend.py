@@ -457,8 +457,6 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
         unclean=unclean,
     )
     report.set(stats.WAITING, len(job.store))
-    if not again and job.is_finished(waiting=waiting > 0):
-        report.finished(job.folder, job.restored)
 
 
 def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None:

@@ -198,15 +198,6 @@ class Job:
         state = self.store.meta[STATE] = spider_state(self.folder, self.store.meta)
         return state
 
-    def is_finished(self, *, waiting: bool) -> bool:
-        """Return whether all pages were done before this run, and none will become eligible again.
-
-        :param waiting: whether requests are waiting.
-        """
-        filter_ = self.store.filter
-        again = filter_.window is not None or filter_.ages
-        return bool(self.restored) and not (waiting or self.killed or again)
-
     def close(self) -> bool:
         """Write everything and release the job directory; return whether everything was written.
 

@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
-from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, waits_with_scrapy
+from scrapy_bloom.local.scrapys import SCRAPYS_MARKS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted
 
@@ -75,8 +75,6 @@ class PlainFilter:
             restored=job.restored,
             unclean=unclean,
         )
-        if job.is_finished(waiting=waits_with_scrapy(job.folder)):
-            self._report.finished(job.folder, job.restored)
         theirs = job.folder / SCRAPYS_MARKS
         if not job.previous and theirs.exists():
             self._report.warn(

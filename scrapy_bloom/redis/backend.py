@@ -88,7 +88,7 @@ class RedisBackend(Backend):
         self._idle_since, self._wait_logged, self.exchange_at = inf, -inf, 0.0
         self._seen = 0  # links that were dropped, as far as calls have said so
         self._stopped = self._over = False
-        report_crawl(report, crawl.identifier, queue, windowed=bool(crawl.settings[WINDOW]))
+        report_crawl(report, crawl.identifier, queue)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
         queue.pulse = Pulse()

@@ -71,22 +71,12 @@ def report_opened(
         report.warn(changed)
 
 
-def report_crawl(
-    report: Report, identifier: Identifier, queue: SharedQueue, *, windowed: bool
-) -> None:
-    """Log the state in which a crawl was found, and what may be wrong with it.
-
-    :param windowed: whether pages are fetched again after some time.
-    """
+def report_crawl(report: Report, identifier: Identifier, queue: SharedQueue) -> None:
+    """Log the state in which a crawl was found, and what may be wrong with it."""
     report_opened(report, identifier, queue.link, queue.worker, crawl=True)
     worker, example = queue.worker, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
     writers = (json.loads(plan.writer) for plan in (worker.state.plan, worker.plan))
     warn_of_another(worker.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
-    items, counts = worker.state.items, worker.counts
-    if items and not (counts.waiting or counts.taken or counts.failed or windowed):
-        way = "use 'scrapy bloom delete' or set another BLOOM_REDIS_KEY"
-        report.finished(worker.place, items, way)
-    report.explained |= bool(counts.waiting or counts.taken or counts.failed)
 
 
 def log_unreadable(report: Report, error: Exception) -> None:

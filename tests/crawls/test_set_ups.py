@@ -161,22 +161,16 @@ class Entry(Follower):
 
 
 @ensureDeferred
-async def test_a_run_whose_start_requests_are_all_seen_says_why_it_fetches_nothing(job, warned):
-    settings = {**KEPT, "JOBDIR": str(job), "BLOOM_WINDOW": "2d"}
-    with Pages(fan("a", "b")) as pages:
-        for url, count in (("/", 0), ("/", 1), ("/b?", 0)):
-            await crawl(Entry, settings, url=pages.url + url)
-            said = warned("start() yielded only pages that are seen (2 requests)")
-            assert len(said) == count
-            assert all("is seen for 2d (BLOOM_WINDOW) after" in text for text in said)
-
-
-@ensureDeferred
-async def test_a_run_that_finds_nothing_is_explained_once(storage, warned):
-    with Pages(fan("a")) as pages:
-        for kept in (False, "JOBDIR" in storage or storage.get("SCHEDULER") == KEPT["SCHEDULER"]):
-            await crawl(Entry, storage, url=pages.url + "/")
-            assert len(warned("othing ")) == (kept and storage.get("SCHEDULER") is not None)
+async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warned, caplog):
+    """A run that fetches nothing warns of nothing: a daily sitemap has such days."""
+    keeps = storage.get("SCHEDULER") == KEPT["SCHEDULER"]
+    robots = {"ROBOTSTXT_OBEY": True}
+    with Pages({**fan("a"), "/robots.txt": []}) as pages:
+        for count in (2, 0 if keeps else 2):
+            await crawl(Entry, {**storage, **robots}, url=pages.url + "/")
+            assert "othing" not in caplog.text.replace("nothing is kept after", "")
+            [said] = warned("Crawl finished: ", logging.INFO)
+            assert f"; this run fetched {count} pages; " in said
 
 
 class Idle(Follower):

@@ -16,7 +16,7 @@ from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import KEPT, Follower, crawl, download, kept, messages, places, settings_at
+from support.crawling import Follower, crawl, download, kept, places, settings_at
 from support.graceful_stop import close
 from support.queues import left
 from support.sites import Pages, fan
@@ -434,19 +434,3 @@ async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(storage, t
         await crawl(Odd, storage | {"FEEDS": feeds}, url=site.url + "/")
     assert len({*(tmp_path / "items.csv").read_text().splitlines()}) == 7
     assert len((tmp_path / "items.jsonl").read_text().splitlines()) == 5
-
-
-# A job that is finished
-
-
-@ensureDeferred
-@pytest.mark.parametrize("settings", [KEPT, {}])
-async def test_a_finished_job_tells_how_to_start_over(job, caplog, settings):
-    job_settings = {**settings, "JOBDIR": str(job)}
-    with Pages(fan(*range(5))) as site:
-        await crawl(Follower, job_settings, url=site.url + "/")
-        assert "start over" not in caplog.text
-        await crawl(Follower, job_settings, url=site.url + "/")
-    [warning] = messages(caplog)
-    assert "6 pages are known, and no request is waiting" in warning
-    assert "To start over, delete the job directory" in warning

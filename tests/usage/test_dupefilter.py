@@ -162,8 +162,8 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     assert stats["dupefilter/filtered"] == 240
     opened, closed = messages(caplog, logging.INFO)
     assert closed == (
-        "Crawl finished: 121 pages known, 361 links checked, 121 of them new; expected loss 0.0"
-        " pages."
+        "Crawl finished: 121 pages known, 361 links checked, 121 of them new; this run fetched"
+        " 121 pages; expected loss 0.0 pages."
     )
     assert opened == (
         "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
