@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom.crawl.later import Holds, Waiting
-from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, put_slot, take_slot
+from scrapy_bloom.crawl.scrapy.downloads import (
+    has_queues_by_slot,
+    order_slots,
+    put_slot,
+    take_slot,
+)
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.file import DamageError
@@ -119,6 +124,7 @@ class Queues:
             startprios=_start_priorities(store, classes.priority),
             start_queue_cls=classes.start and _bucket_class(self, classes.start),
         )
+        order_slots(self._queue)
         later = store.find(LATER)
         waiting = 0 if later is None else store.waiting(later)
         if len(self._queue) + waiting != len(store):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sized
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.pqueues import (
+    DownloaderAwarePriorityQueue,
+    DownloaderInterface,
+    ScrapyPriorityQueue,
+)
 
 from scrapy_bloom.crawl.scrapy.crawler import engine_of
 
@@ -156,6 +162,64 @@ def has_queues_by_slot(priority_queue: type[Any]) -> bool | None:
     if issubclass(priority_queue, DownloaderAwarePriorityQueue):
         return True
     return False if issubclass(priority_queue, ScrapyPriorityQueue) else None
+
+
+class _BySlot(dict[str, Any]):
+    """The queues of slots, with their names in order."""
+
+    def __init__(self, queues: dict[str, Any]) -> None:
+        super().__init__(queues)
+        self.names = sorted(queues)
+
+    def __setitem__(self, slot: str, queue: Any) -> None:
+        if slot not in self:
+            insort(self.names, slot)
+        super().__setitem__(slot, queue)
+
+    def __delitem__(self, slot: str) -> None:
+        super().__delitem__(slot)
+        del self.names[bisect_left(self.names, slot)]
+
+    def pop(self, slot: str, *default: Any) -> Any:
+        if slot in self:
+            del self.names[bisect_left(self.names, slot)]
+        return super().pop(slot, *default)
+
+
+class _Candidates(DownloaderInterface):
+    """Tells Scrapy's priority queue only of slots that it may choose.
+
+    It takes the least busy slot, of equal ones the first whose name follows that of the last one
+    it took, else the first of all. So while some slot is idle, the first idle one from either
+    place is all that it needs to see. Few are busy: no more than there are requests in flight.
+    """
+
+    def __init__(self, queue: DownloaderAwarePriorityQueue) -> None:
+        super().__init__(queue.crawler)
+        self._queue = queue
+
+    def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
+        assert isinstance(possible_slots, _BySlot)
+        names = possible_slots.names
+        last = getattr(self._queue, "_last_selected_slot", None)  # from Scrapy 2.19
+        after = 0 if last is None else bisect_right(names, last)
+        idle = {*self._first_idle(names, 0), *self._first_idle(names, after)}
+        return [(0, slot) for slot in idle] or super().stats(names)
+
+    def _first_idle(self, names: list[str], start: int) -> Iterator[str]:
+        following = islice(names, start, None)
+        return islice((name for name in following if not self._active_downloads(name)), 1)
+
+
+def order_slots(queue: Any) -> None:
+    """Have Scrapy's own queue by slots choose without a look at each, in the same order.
+
+    With 1,000 slots that was three quarters of what it takes to take a request. A subclass may
+    choose in another way, and is left alone.
+    """
+    if type(queue) is DownloaderAwarePriorityQueue:
+        queue.pqueues = _BySlot(queue.pqueues)
+        queue._downloader_interface = _Candidates(queue)
 
 
 def take_slot(queue: Any, slot: str) -> Sized:
