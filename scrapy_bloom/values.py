@@ -23,6 +23,14 @@ Reader = Callable[[str, object], T]
 """Turns a name and a written value into the value; raises :class:`SettingError` by that name."""
 
 
+def visible(text: str) -> str:
+    """Return a text that controls nothing: no cursor, no colour, no direction of writing.
+
+    Titles of pages, URLs and the names of workers are others' data.
+    """
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
 def one_of(*choices: str) -> Reader[str]:
     """Return a reader that takes one of some names, in any case."""
 

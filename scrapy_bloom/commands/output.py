@@ -9,6 +9,8 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from scrapy_bloom.values import visible
+
 T = TypeVar("T")
 
 _PATIENCE: Final = 2.0  # seconds before progress is shown, and between two times
@@ -18,14 +20,19 @@ _LARGE: Final = 1000  # from here on without decimals
 def show(args: Namespace, value: object, lines: Iterable[str]) -> None:
     """Write a result to standard output: with --json the value, or else the lines."""
     if args.json:
-        lines = [json.dumps(value, indent=1)]
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        lines = json.dumps(value, indent=1).split("\n")
+    write(lines)
+
+
+def write(lines: Iterable[str]) -> None:
+    """Write lines to standard output, in which nothing controls a terminal."""
+    sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
 
 
 def note(text: str) -> None:
     """Write something beside the result, to standard error."""
     sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible(text)}\n")
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapy_bloom.commands import VERBS
+from scrapy_bloom.commands.output import note
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import BloomError
 
@@ -63,6 +64,5 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
 
 
 def _end(name: str, text: str, code: int) -> int:
-    sys.stdout.flush()
-    sys.stderr.write(f"scrapy bloom {name}: {text}\n")
+    note(f"scrapy bloom {name}: {text}")
     return code

@@ -18,7 +18,7 @@ from typing import Any, Final
 from scrapy_bloom.commands.info import owner, progress, status
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.errors import MissingLibraryError
-from scrapy_bloom.values import counted
+from scrapy_bloom.values import counted, visible
 
 if find_spec("rich") is None:  # an extra
     raise MissingLibraryError(
@@ -158,7 +158,7 @@ def _bars(values: Sequence[float]) -> str:
 
 def _text(value: str, style: str = "") -> Text:
     """Return a text in which nothing is markup, moves the cursor or turns the direction."""
-    return Text("".join(char if char.isprintable() else "\ufffd" for char in value), style)
+    return Text(visible(value), style)
 
 
 def _cut(value: str, width: int, style: str = "") -> Text:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
 from scrapy_bloom.commands import pages
-from scrapy_bloom.commands.output import note, progress, show, table
+from scrapy_bloom.commands.output import note, progress, show, table, write
 from scrapy_bloom.commands.pages import Page
 from scrapy_bloom.commands.places import Place, View
 from scrapy_bloom.commands.project import Project
@@ -80,7 +79,7 @@ def _show(
         form = fingerprinter.canonical_url(page.url) if page.url else ""
         if args.json:
             line = {"text": page.text, "fingerprint": page.fingerprint.hex(), "canonical": form}
-            sys.stdout.write(f"{json.dumps({**line, **place.facts()})}\n")
+            write([json.dumps({**line, **place.facts()})])
         else:
             shown.append((page.text, "" if form == page.text else form, str(place)))
     header: tuple[str, ...] = ("page", "stands as", "is")

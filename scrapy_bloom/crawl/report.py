@@ -12,7 +12,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.settings import RETRY_FAILED, Settings, failing_statuses
-from scrapy_bloom.values import counted, write_size, write_span
+from scrapy_bloom.values import counted, visible, write_size, write_span
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -334,7 +334,8 @@ class Report:
 
         :param failure: an error to show with its traceback.
         """
-        logger.log(level, text, *values, exc_info=failure, extra={"spider": self._crawler.spider})
+        text = visible(text % values if values else text)
+        logger.log(level, "%s", text, exc_info=failure, extra={"spider": self._crawler.spider})
 
     def stats_failed(self, error: Exception) -> None:
         """Log that a number could not be counted, once per crawl."""

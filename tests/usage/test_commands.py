@@ -219,10 +219,12 @@ def test_what_waits_until_when_is_shown(bloom, job):
     assert [len(line.split()) - 5 for line in lines[-4:]] == [0, 0, 2, 2]  # date and time
 
 
-def failing(name, server):
+KINDS = ["503"] * 12 + ["ValueError in parse"] * 8
+
+
+def failing(name, server, kinds=KINDS, message="for a test"):
     """Make a crawl in a job directory or in Redis whose pages have failed; return its target."""
-    kinds = ["503"] * 12 + ["ValueError in parse"] * 8
-    failures = [Reason(kind, "for a test") for kind in kinds]
+    failures = [Reason(kind, message) for kind in kinds]
     if name == "kept":
         job = open_job(Path(name), requests=True)
         for url, failure in zip(URLS, failures, strict=True):
@@ -283,6 +285,19 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert lines[0] == "8 requests to be fetched, 0 of them in flight"
     assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
     assert bloom(f"queue {target} --retry --drop")[0] == 2
+
+
+@pytest.mark.parametrize("place", ["kept", "redis"])
+@pytest.mark.usefixtures("job")
+def test_nothing_that_is_printed_controls_a_terminal(bloom, server, place):
+    """A title in the message of an exception is somebody else's text, and so is a reason."""
+    hostile = "\x1b]0;owned\x07\x1b[31mSale\x9b\x7f\u202e\n"
+    target = failing(place, server, [f"Sale\x1b[2J{number % 2}" for number in range(20)], hostile)
+    for line in ("info {}", "queue {} --failed", f"why {{}} {URLS[0]}", "why {} \x1b[31m://"):
+        for form in ("", " --json"):
+            _, lines, errors = bloom(f"{line.format(target)}{form}")
+            assert all(each.isprintable() for each in [*lines, *errors])
+    assert "Sale" in "".join(bloom(f"why {target} {URLS[0]}")[1])
 
 
 @pytest.mark.usefixtures("job")
