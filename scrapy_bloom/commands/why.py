@@ -30,16 +30,17 @@ def run(args: Namespace, project: Project) -> int:
     target, given = pages.target_and_pages(args, project)
     with target.view() as view:
         fingerprinter, warning = project.fingerprinter_for(view.identity)
-        if warning:
-            note(warning)
-        lines = pages.read(given, fingerprinter)
-        while batch := [*islice(lines, _AT_ONCE)]:
-            valid = [page for page in batch if page]
+    if warning:
+        note(warning)
+    lines = pages.read(given, fingerprinter)
+    while batch := [*islice(lines, _AT_ONCE)]:
+        valid = [page for page in batch if page]
+        with target.view() as view:  # not while lines are awaited: it would keep SQLite's log
             places = _places(view, [page.fingerprint for page in valid], fingerprinter)
-            _show(args, zip(valid, places, strict=True), fingerprinter, first=not known + unknown)
-            none = sum(place.state == "unknown" for place in places)
-            unknown, known = unknown + none, known + len(places) - none
-            bad += len(batch) - len(valid)
+        _show(args, zip(valid, places, strict=True), fingerprinter, first=not known + unknown)
+        none = sum(place.state == "unknown" for place in places)
+        unknown, known = unknown + none, known + len(places) - none
+        bad += len(batch) - len(valid)
     pages.note_skipped(bad, known + unknown + bad)
     return 1 if unknown or bad else 0
 

@@ -5,18 +5,21 @@ import marshal
 import pickle
 import re
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from support.crawling import Follower, StartsNothing, at, crawl
-from support.jobs import SPIDER, kept_job, open_job, stored
+from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
 from support.sites import Pages
 from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalRequestFingerprinter
-from scrapy_bloom.commands import places, why
+from scrapy_bloom.commands import pages, places, why
+from scrapy_bloom.commands.local_target import LocalTarget
+from scrapy_bloom.commands.pages import read
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
@@ -234,6 +237,30 @@ def test_of_what_is_in_redis_only_pickles_are_decoded(bloom, redis, monkeypatch)
     redis.take(2)
     assert bloom(f"why {redis.target} {SITE}/there {SITE}/never")[0] == 1
     assert decoded == [b""] * len(decoded)
+
+
+def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):
+    """It kept SQLite's log from being written back, so that grew for as long as stdin was open."""
+    stored_job(Path("job"), [])
+    views, seen_at_lines = [], []
+    reading = LocalTarget.reading
+
+    @contextmanager
+    def counted(target):
+        with reading(target) as store:
+            views.append(store)
+            yield store
+            views.pop()
+
+    def lines(given, fingerprinter):
+        for page in read(given, fingerprinter):
+            seen_at_lines.append(len(views))
+            yield page
+
+    monkeypatch.setattr(LocalTarget, "reading", counted)
+    monkeypatch.setattr(pages, "read", lines)
+    bloom("why job -", stdin=b"http://a/1\nhttp://a/2\n")
+    assert seen_at_lines == [0, 0]
 
 
 def test_looking_through_the_requests_shows_progress(bloom, monkeypatch):
