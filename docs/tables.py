@@ -2,7 +2,7 @@
 
 ``python docs/tables.py`` says whether the files have them as they are now, ``--write`` puts them
 there. Each stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; the benchmarks are a page
-of their own.
+of their own. What an image of a plot says in words is made from the results, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 from scrapy_bloom.canonical.names import TRACKING_PARAMS
 from scrapy_bloom.canonical.steps import STEPS
@@ -199,7 +201,79 @@ def verbs_table() -> str:
     return markdown(("verb", "what it does"), [(f"`{name}`", text) for name, text in VERBS.items()])
 
 
+def rows_of(part: str, table: str, **wanted: object) -> list[dict[str, Any]]:
+    """Return the rows of a table of results that have certain values."""
+    rows: list[dict[str, Any]] = results.read()[part]["tables"][table]
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def lost_text(part: str, what: str) -> str:
+    """Return in words how many pages crawls have lost."""
+    ours, theirs = (rows_of(part, part, name=name)[0] for name in ("scrapy-bloom", "Scrapy's own"))
+    return (
+        f"Pages lost by {what}: {ours['lost']:,} of {ours['pages']:,} with scrapy-bloom,"
+        f" {theirs['lost']:,} with Scrapy's own scheduler"
+    )
+
+
+def polite_text() -> str:
+    """Return in words how often several workers have asked one host."""
+
+    def busiest(name: str) -> list[str]:
+        return [f"{row['busiest']:.1f}" for row in rows_of("polite", "pace", name=name, hosts=20)]
+
+    *first, last = busiest("scrapy-redis")
+    ours = sorted({*busiest("scrapy-bloom")})
+    return (
+        f"Requests a second to the busiest of 20 hosts with 1, 2, 4 and 8 workers: with"
+        f" scrapy-bloom {' to '.join(ours)} each time, as DOWNLOAD_DELAY says; with scrapy-redis"
+        f" {', '.join(first)} and {last}"
+    )
+
+
+def growth_alt() -> str:
+    """Return in words how long a filter stops a crawl or Redis."""
+    ours = [
+        *rows_of("growth", "growth", name="scrapy-bloom"),
+        *rows_of("growth", "loop", name="scrapy-bloom"),
+    ]
+    times = [value for row in ours for name, value in row.items() if name not in ("name", "pages")]
+    scrapys, shared = (
+        rows_of("growth", "loop", name="Scrapy")[-1],
+        rows_of("growth", "growth", name="scrapy-redis")[-1],
+    )
+    return (
+        f"The longest stop against the number of pages: ours stays below"
+        f" {ceil(max(times) * 100) * 10} ms up to {max(row['pages'] for row in ours):,}; with"
+        f" {scrapys['pages']:,} Scrapy's filter takes {scrapys['open']:.1f} s, and scrapy-redis"
+        f" {shared['delete']:.1f} s"
+    )
+
+
+ALTS: dict[str, Callable[[], str]] = {
+    "growth": growth_alt,
+    "kills": lambda: lost_text("kills", "crawls that are killed"),
+    "outage": lambda: lost_text(
+        "outage", "crawls of a site that is down for four seconds, after the next run"
+    ),
+    "polite": polite_text,
+}
+"""What plots show, in words, by the names of their files: the text of each image."""
+
+IMAGES = re.compile(r'(<img alt=")[^"]*(" src="[^"]*plots/(\w+)\.svg")')
+
+
+def with_alts(text: str) -> str:
+    """Return a page whose images say in words what the results have."""
+    return IMAGES.sub(
+        lambda m: f"{m[1]}{ALTS[m[3]]()}{m[2]}" if m[3] in ALTS else m[0],
+        text,
+    )
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {},
+    "docs/index.md": {},
     "docs/guides/sizing.md": {"growth": growth_text, "sizing": sizing_table},
     "docs/guides/moving.md": {"beside": beside_text},
     "docs/reference/commands.md": {"verbs": verbs_table},
@@ -219,13 +293,13 @@ PAGES = {"docs/benchmarks.md": page.short_page}
 def filled(file: str, text: str) -> str:
     """Return the text of a file with its tables as they should be."""
     if file in PAGES:
-        return PAGES[file](results.read())
+        return with_alts(PAGES[file](results.read()))
     for name, table in TABLES[file].items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text, count = place.subn(lambda m, table=table: f"{m[1]}\n{table()}\n\n{m[2]}", text)
         if count != 1:
             sys.exit(f"{file} has {count} places for the table {name!r}, and needs one.")
-    return text
+    return with_alts(text)
 
 
 def main() -> None:
