@@ -60,8 +60,8 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if spider := facts.get("spider"):
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
-    if arguments := facts.get("writer", {}).get("arguments"):
-        yield "arguments", ", ".join(f"{name}={value!r:.50}" for name, value in arguments.items())
+    if arguments := str(facts.get("writer", "")).partition(" ")[2]:
+        yield "arguments", f"{arguments!r:.500}"
 
 
 def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -255,5 +255,4 @@ def _if_pickle(body: bytes) -> bytes:
 
 def identity_in(plan: Plan) -> Identity:
     """Return what the marks of a filter belong to."""
-    made_by, writer = json.loads(plan.canonical), json.loads(plan.writer)
-    return Identity(plan.spider, plan.fingerprinter, made_by, writer)
+    return Identity(plan.spider, plan.fingerprinter, json.loads(plan.canonical), plan.writer)

@@ -1,4 +1,4 @@
-"""Whose a crawl is: the class of its spider, and the arguments that it was given."""
+"""Whose a crawl is: the class of its spider, and the arguments that it was given, as one text."""
 
 from __future__ import annotations
 
@@ -15,83 +15,65 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_THEIRS: Final = ("scrapy", "scrapy_redis")
+_THEIRS: Final = ("scrapy", "scrapy_redis", "builtins")
 """Packages whose spiders set each argument as an attribute."""
 
-_PLAIN: Final = (str, int, float, type(None))
-_SECRET: Final = re.compile("passw|secret|token|api_?key|credential", re.IGNORECASE)
-_MOST: Final = 200  # characters of an argument that are noted
-_SHOWN: Final = 50
+_LONGEST, _WORD, _DIGITS = 60, 20, 10  # characters of a value that is noted, and of its words
+_SECRET: Final = re.compile(
+    r"auth(?!or)|cookie|cred|key(?!w)|login|pass|(^|_)pin$|pwd?$|secret|session|sid$|token|user",
+    re.IGNORECASE,
+)
+"""Names of what may be secret even if it looks harmless."""
 
 
-def writer_of(spider: Spider) -> dict[str, Any]:
+def writer_of(spider: Spider) -> str:
     """Return what is noted with the requests of a spider: its class, and its arguments.
 
     Scrapy does not keep the arguments. So they are the plain attributes that its constructors name,
     or if it has none of its own, all plain ones. What begins with an underscore is left out, as
-    Scrapyd's ``_job``, and what sounds like a password.
+    Scrapyd's ``_job``. Of values that may be secret only the name is noted.
     """
-    kind = type(spider)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if kind.__module__ == "__main__" and script:
-        name += f" in {Path(script).name}"
-    named = _named_by(kind)
-    arguments = {
-        key: value[:_MOST] if isinstance(value, str) else value
-        for key, value in vars(spider).items()
-        if (named is None or key in named)
-        and isinstance(value, _PLAIN)
-        and not (key == "name" or key.startswith("_") or _SECRET.search(key))
-    }
-    return {"class": name, "arguments": arguments}
-
-
-def _named_by(kind: type) -> set[str] | None:
-    """Return the parameters that the constructors of a class name; None if it has none."""
-    own = [
-        vars(each)["__init__"]
-        for each in kind.__mro__
-        if "__init__" in vars(each) and each.__module__.partition(".")[0] not in _THEIRS
-        if each is not object
-    ]
-    names: set[str] = set()
-    for constructor in own:
+    kind, names = type(spider), set[str]()
+    own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _THEIRS]
+    constructors = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
+    for constructor in constructors:
         with suppress(TypeError, ValueError):  # it has no signature
             names.update(inspect.signature(constructor).parameters)
-    return names if own else None
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    inside = Path(script).name if kind.__module__ == "__main__" and script else kind.__module__
+    arguments = (
+        f"{name}={value!r}" if _is_harmless(name, str(value)) else f"{name}=\u2026"
+        for name, value in sorted(vars(spider).items())
+        if isinstance(value, (str, int, float, type(None)))
+        and (name in names or not constructors)
+        and not (name == "name" or name.startswith("_"))
+    )
+    return " ".join((f"{inside}.{kind.__qualname__}", *arguments))
 
 
-def warn_of_another(
-    place: object, stored: dict[str, Any], own: dict[str, Any], *, setting: str, example: str
-) -> None:
+def _is_harmless(name: str, text: str) -> bool:
+    """Return whether a value consists of words, dates and short numbers, as no token does."""
+    few = len(text) <= _LONGEST and sum(map(str.isdigit, text)) <= _DIGITS
+    words = re.split(r"[ ,./:_+-]+", text)
+    return few and not _SECRET.search(name) and all(map(_is_word, words))
+
+
+def _is_word(text: str) -> bool:
+    if text.isalpha():
+        return len(text) <= _WORD and text in (text.lower(), text.upper(), text.capitalize())
+    return not text or text.isdecimal()
+
+
+def warn_of_another(place: object, stored: Any, own: str, *, setting: str) -> None:
     """Warn if requests are those of another class, or of a spider with other arguments.
 
     :param stored: what was noted with them, see :func:`writer_of`; empty if nothing was.
-    :param setting: keeps two spiders apart.
-    :param example: its value for that; ``ARGUMENT`` stands for the name of one.
+    :param setting: keeps two crawls apart.
     """
-    if not (stored and own):
-        return
-    if stored["class"] != own["class"]:
+    if stored and own and stored != own:
         logger.warning(
-            "%s: written by %s, this is %s. Two spiders of one name mix their requests and items:"
-            " rename one, or set another %s. If the class has only moved, all is well.",
-            *(place, stored["class"], own["class"], setting),
+            "%s: written by %.500r, this run is %.500r. It fetches what both have yielded, so their"
+            " items may be mixed. To keep them apart, give each its own %s. If the class has only"
+            " moved, all is well.",
+            *(place, stored, own, setting),
         )
-    theirs, ours = stored["arguments"], own["arguments"]
-    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-    if names:
-        logger.warning(
-            "%s: written with %s, this run has %s. It fetches what both have yielded, so their"
-            " items may be mixed. To keep them apart, set %s = %s.",
-            *(place, _words(theirs, names), _words(ours, names)),
-            *(setting, example.replace("ARGUMENT", names[0])),
-        )
-
-
-def _words(arguments: dict[str, Any], names: list[str]) -> str:
-    return ", ".join(
-        f"{name}={arguments[name]!r:.{_SHOWN}}" if name in arguments else f"no {name}"
-        for name in names
-    )

@@ -17,7 +17,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -83,7 +83,7 @@ class Identity:
     spider: str
     fingerprinter: str
     made_by: dict[str, Any]
-    writer: dict[str, Any] = field(default_factory=dict)
+    writer: str = ""
 
 
 class Job:
@@ -158,8 +158,7 @@ class Job:
         changed = difference(stored.made_by, self.identity.made_by)
         if changed and stored.made_by and self.identity.made_by:
             logger.warning("%s", changed)
-        apart = {"setting": "JOBDIR", "example": f"'{self.folder.name}-2' in one of them"}
-        warn_of_another(self.path, stored.writer, self.identity.writer, **apart)
+        warn_of_another(self.path, stored.writer, self.identity.writer, setting="JOBDIR")
 
     def open(self, settings: Settings, *, digests: bool) -> None:
         """Open the file, or create it. An existing one is not changed.

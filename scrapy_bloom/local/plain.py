@@ -57,7 +57,7 @@ class PlainFilter:
                 restored=0,
             )
         else:
-            writer = {} if crawler.spider is None else writer_of(crawler.spider)
+            writer = "" if crawler.spider is None else writer_of(crawler.spider)
             owner = Identity(spider, fingerprinter.wrapped, identifier.made_by, writer)
             job = Job(Path(folder), owner, FILTER)
             with job.opening():

@@ -93,7 +93,7 @@ class Plan:
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``, and that requests are pickled.
-        writer: class and arguments of the spider that created it, as JSON; see
+        writer: class and arguments of the spider that created it; see
             :func:`~scrapy_bloom.crawl.whose.writer_of`.
     """
 
@@ -106,7 +106,7 @@ class Plan:
     project: str = ""
     spider: str = ""
     order: str = ""
-    writer: str = "{}"
+    writer: str = ""
 
     @classmethod
     def read(cls, text: bytes) -> tuple[Plan, bytes]:

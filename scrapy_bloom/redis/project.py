@@ -102,7 +102,7 @@ def plan_of(
     project: str = "",
     spider: str = "",
     order: str = "",
-    writer: dict[str, Any] | None = None,
+    writer: str = "",
 ) -> Plan:
     """Return the plan of a crawl.
 
@@ -120,7 +120,7 @@ def plan_of(
         project=project,
         spider=spider,
         order=order,
-        writer=json.dumps(writer or {}, sort_keys=True),
+        writer=writer,
     )
 
 

@@ -74,9 +74,9 @@ def report_opened(
 def report_crawl(report: Report, identifier: Identifier, queue: SharedQueue) -> None:
     """Log the state in which a crawl was found, and what may be wrong with it."""
     report_opened(report, identifier, queue.link, queue.worker, crawl=True)
-    worker, example = queue.worker, "'%(project)s:%(spider)s:%(ARGUMENT)s:bloom'"
-    writers = (json.loads(plan.writer) for plan in (worker.state.plan, worker.plan))
-    warn_of_another(worker.place, *writers, setting="BLOOM_REDIS_KEY", example=example)
+    worker, setting = queue.worker, "BLOOM_REDIS_KEY, as '%(project)s:%(spider)s:%(ARGUMENT)s'"
+    stored, own = worker.state.plan.writer, worker.plan.writer
+    warn_of_another(worker.place, stored, own, setting=setting)
 
 
 def log_unreadable(report: Report, error: Exception) -> None:

@@ -140,8 +140,7 @@ def test_names_are_shown_as_plain_text():
         file = io.StringIO()
         account = ACCOUNT | {"reasons": {name: 7}, "statuses": {name: 3}}
         workers = [WORKER | {"name": f"{name}:1:x"}, WORKER | {"name": name, "dead": 1.7e9}]
-        writer = {"arguments": {name: name}}
-        named = {"target": name, "spider": name, "project": name, "writer": writer}
+        named = {"target": name, "spider": name, "project": name, "writer": f"a {name}"}
         more = {"account": account, "workers": workers, "slots": [SLOT | {"name": name}]}
         console = Console(file=file, width=160, force_terminal=True, color_system="standard")
         console.print(view(facts(last_run=name, written=0, **named, **more), 160, 50, name))
