@@ -18,7 +18,9 @@ from zlib import crc32
 from scrapy_bloom.errors import BloomError, StateError
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 4
+FORMAT: Final = 5
+_WRITERS: Final = {4: ", commit 734aeafd"}
+"""Of earlier formats, the last version that can finish them."""
 
 SCHEMA: Final = f"""
 BEGIN;
@@ -183,9 +185,10 @@ def check_header(path: Path) -> None:
         )
     version = int.from_bytes(header[60:64], "big")
     if version != FORMAT:
+        writer = _WRITERS.get(version, "")
         raise StateError(
             f"{path}: found format {version}, expected format {FORMAT}. It was left as it is: use"
-            f" the version of scrapy-bloom that wrote it."
+            f" the version of scrapy-bloom that wrote it{writer}."
         )
 
 

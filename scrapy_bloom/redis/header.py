@@ -12,7 +12,9 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"6"
+FORMAT: Final = b"7"
+_WRITERS: Final = {b"6": ", commit 734aeafd"}
+"""Of earlier formats, the last version that can finish them."""
 
 _COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
 FIELDS: Final = (
@@ -89,10 +91,11 @@ class State:
         """
         kind = b" ".join(header.get(name, b"") for name in ("program", "format"))
         if kind != PROGRAM + b" " + FORMAT:
+            writer = _WRITERS.get(header.get("format", b""), "")
             raise StateError(
                 f"{place}: found {kind.decode(errors='replace')!r}, expected"
                 f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
-                f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
+                f" scrapy-bloom that wrote it{writer}, or another key (BLOOM_REDIS_KEY)."
             )
         try:
             plan, secret = Plan.read(header["plan"])

@@ -21,7 +21,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
-from support.crawling import KEPT, RFP, Follower, Run, crawl, kept, messages
+from support.crawling import KEPT, RFP, Follower, Run, crawl, crawl_refused, kept, messages
 from support.filters import contents
 from support.graceful_stop import Stopping, resumes_well, stop_after
 from support.internals import scheduler_of
@@ -65,21 +65,6 @@ def stored_in(job):
 def rows(job):
     with closing(sqlite3.connect(job / "bloom.sqlite")) as database:
         return [row[0] for row in database.execute("SELECT body FROM requests")]
-
-
-async def crawl_refused(settings, caplog, **arguments):
-    """Crawl and return the error that refused it."""
-    caplog.clear()
-    with Pages({"/": []}) as pages:
-        await crawl(settings=settings, url=pages.url + "/", **arguments)
-        assert sum(pages.hits.values()) == 0
-    errors = [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.ERROR and record.name.startswith("scrapy_bloom")
-    ]
-    assert len(errors) == 1, errors
-    return errors[0]
 
 
 # One run after another

@@ -1,5 +1,6 @@
 """Crawls for tests: in this process, and as `scrapy` in a process of its own."""
 
+import logging
 import os
 
 import pytest
@@ -9,6 +10,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from support.processes import CHOSEN, Run, environment
+from support.sites import Pages
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -128,6 +130,21 @@ async def crawl(spider=Follower, settings=None, **arguments):
     crawler = make_crawler(spider, settings)
     await crawler.crawl(**arguments)
     return crawler
+
+
+async def crawl_refused(settings, caplog, **arguments):
+    """Crawl and return the error that refused it."""
+    caplog.clear()
+    with Pages({"/": []}) as pages:
+        await crawl(settings=settings, url=pages.url + "/", **arguments)
+        assert sum(pages.hits.values()) == 0
+    errors = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.ERROR and record.name.startswith("scrapy_bloom")
+    ]
+    assert len(errors) == 1, errors
+    return errors[0]
 
 
 def messages(caplog):
