@@ -78,7 +78,6 @@ class Backend(ABC):
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
-        may_be_cut: whether a kill may have cut off the feeds.
         exchange_at: when the next exchange should be made, by ``time.monotonic()``; infinite if
             there is no need. Members that change something set it, except :meth:`release` and
             :meth:`fail`, which come just before an exchange; that begins by setting it back.
@@ -89,7 +88,6 @@ class Backend(ABC):
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     broken = False
-    may_be_cut = True
     exchange_at = inf
     interval: float
 

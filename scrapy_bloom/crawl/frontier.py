@@ -67,7 +67,7 @@ class Frontier:
         self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
-        self._items = Items(crawler, engine, report, sync=sync, unclean=backend.may_be_cut)
+        self._items = Items(crawler, engine, report, sync=sync)
         self._released: list[Visit] = []  # of which the backend has yet to say
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None

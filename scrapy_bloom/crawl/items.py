@@ -45,15 +45,12 @@ class Items:
     :param engine: tells when the pipelines are about to be closed.
     :param report: counts and logs failures.
     :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
-    :param unclean: whether the last run may have been killed, so that feeds may be cut off.
 
     Attributes:
         failing: whether some could not be written when that was last tried.
     """
 
-    def __init__(
-        self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool, unclean: bool = True
-    ) -> None:
+    def __init__(self, crawler: Crawler, engine: Engine, report: Report, *, sync: bool) -> None:
         self._crawler, self._engine = crawler, engine
         self._report = report
         self._pipelines_closed = False
@@ -61,7 +58,7 @@ class Items:
         self._pipelines_error: Exception | None = None  # from when they were last asked
         self.failing = False
         self._again_at, self._pause = 0.0, _SOONEST
-        self._feeds = Feeds(crawler, self._export, sync=sync, unclean=unclean)
+        self._feeds = Feeds(crawler, self._export, sync=sync)
         crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 

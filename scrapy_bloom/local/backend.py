@@ -84,7 +84,6 @@ class LocalBackend(Backend):
         self._start_of = crawl.start_of
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
-        self.may_be_cut = job.killed or not job.previous
         self.interval = INTERVAL
         self._failing = False
         self._seen_before = job.store.meta.get(SEEN, 0)

@@ -1,6 +1,7 @@
 """What is written out before the commit by which its pages are done: feeds, files of pipelines."""
 
 import codecs
+import csv
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,33 @@ async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_
     with pytest.raises(OSError, match="No space left"):
         file.close()
     assert await items.flush(at_once=True)
+
+
+# Feeds
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "csv"])
+def test_a_kill_cuts_no_item_of_a_feed_in_two(tmp_path, kind):
+    """What is in the buffer of a file would be written up to some byte."""
+    path = tmp_path / "items"
+    _items, scrape = make(feed=str(path), format=kind)
+    for number in range(3):
+        scrape(number)
+        assert path.read_text().endswith("}\n" if kind == "jsonlines" else f"{number}\n")
+
+
+CUTS = ["", "a,b", "a,", '"a', '"a""', '"a"', 'a,"', 'a,"\n,']
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_wherever_a_csv_feed_was_cut_what_comes_after_is_read(tmp_path, cut):
+    """A power failure may do that."""
+    path = tmp_path / "items.csv"
+    path.write_text(f"number,text\n{cut}")
+    _items, scrape = make(feed=str(path), format="csv")
+    scrape("after")
+    with path.open(newline="") as file:
+        assert [*csv.reader(file)][-1] == ["after"]
 
 
 # Feeds that are synced

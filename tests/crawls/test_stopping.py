@@ -394,7 +394,7 @@ async def test_feeds_that_a_kill_would_damage_are_warned_of_at_the_start(job, tm
 
 @ensureDeferred
 async def test_a_feed_that_a_kill_has_cut_in_mid_line_loses_no_item_that_comes_after(job, tmp_path):
-    feed, cut = tmp_path / "items", 'url\n"a\n'
+    feed, cut = tmp_path / "items", 'url\n"a\nb'
     feed.write_text(cut)
     with Pages(fan(*range(3))) as site:
         await crawl(Items, kept(job, FEEDS={str(feed): {"format": "csv"}}), url=site.url)

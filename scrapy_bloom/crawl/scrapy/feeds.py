@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, StdoutFeedStorage
 
-from scrapy_bloom.crawl.scrapy.cut_feeds import end_last_line
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
+_LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
 _WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
 
 
@@ -32,13 +31,12 @@ class Feeds:
 
     :param export: gets each item instead of Scrapy's exporter; calls :meth:`export`.
     :param sync: whether to sync files to disk, rather than only flush them to the operating system.
-    :param unclean: whether the last run may have been killed, so that feeds may be cut off.
     """
 
     def __init__(
-        self, crawler: Crawler, export: Callable[[Any, Spider], None], *, sync: bool, unclean: bool
+        self, crawler: Crawler, export: Callable[[Any, Spider], None], *, sync: bool
     ) -> None:
-        self._sync, self._unclean = sync, unclean
+        self._sync = sync
         self._refused: deque[tuple[Any, Spider]] = deque()
         self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
         self._slots: list[Any] = []  # those whose files were looked at
@@ -83,7 +81,7 @@ class Feeds:
         if slots != self._slots:
             for slot in slots:
                 if slot not in self._slots:
-                    end_last_line(slot, unclean=self._unclean)
+                    _end_last_line(slot)
             gone = (slot for slot in self._slots if slot not in slots)
             self._finished += [slot for slot in gone if slot.file is not None]
             self._slots = slots
@@ -131,11 +129,18 @@ class Feeds:
             item, spider = self._refused.popleft()
             try:
                 self._exporter.item_scraped(item, spider)
+                self._hand_over()
                 self.end_lines()  # of the next batch's file
             except OSError:  # after any other error Scrapy continues without the item
                 self._refused.appendleft((item, spider))
                 self._ends = ends
                 raise
+
+    def _hand_over(self) -> None:
+        """Hand what is in the buffers of local files to the system, so that a kill cuts no item."""
+        for slot in self._slots:
+            if _is_plain(slot) and slot.file is not None and not slot.file.closed:
+                slot.file.flush()
 
     def _sync_finished(self) -> None:
         """Sync the files of batches that the exporter has closed: closing only flushes them."""
@@ -152,6 +157,28 @@ class Feeds:
             file = getattr(slot, "file", None)
             if file is not None and not _plain(file).closed:
                 yield file
+
+
+def _is_plain(slot: Any) -> bool:
+    """Return whether a feed is a local file that contains what the exporter writes."""
+    return isinstance(slot.storage, FileFeedStorage) and not slot.feed_options.get("postprocessing")
+
+
+def _end_last_line(slot: Any) -> None:
+    """End the last line of a local file before Scrapy opens it, if each item has a line there.
+
+    The next item would be appended to it. Within quotes in CSV, this ends them, too.
+    """
+    options = slot.feed_options
+    if not _is_plain(slot) or options.get("overwrite") or slot.format not in _LINES:
+        return
+    if "\n".encode(options.get("encoding") or "utf-8") != b"\n":  # UTF-16
+        return
+    usual = slot.format == "csv" and not options.get("item_export_kwargs")
+    with suppress(OSError), Path(slot.storage.path).open("rb+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() not in (b"", b"\n"):
+            file.write(b' "\n' if usual else b"\n")
 
 
 def _plain(file: Any) -> Any:
