@@ -90,13 +90,23 @@ def view(facts: dict[str, Any], width: int, height: int = 0, problem: str = "") 
     tables = [(_WORKERS, workers, len(workers)), (_HOSTS, hosts, facts.get("hosts", 0))]
     tables = [each for each in tables if each[1]]
     room = height - summary.row_count - 2 - _AROUND * len(tables) if height else 2 * _ROWS
-    for number, (header, rows, count) in enumerate(tables):
-        shown = rows[: max(1, room // (len(tables) - number))]
-        room -= len(shown)
+    for (header, rows, count), most in zip(tables, _rooms(room, tables), strict=True):
+        shown = rows[:most]
         parts += ["", _table(header, shown)]
         if count > len(shown):
             parts.append(Text(f"and {counted(count - len(shown), 'other')}", "dim"))
     return Group(*parts)
+
+
+def _rooms(room: int, tables: Sequence[tuple[Any, Sequence[Any], int]]) -> list[int]:
+    """Return how many rows each table may show: what a short one leaves, a long one gets."""
+    rooms = [0] * len(tables)
+    shortest_first = sorted(range(len(tables)), key=lambda each: len(tables[each][1]))
+    for done, each in enumerate(shortest_first):
+        share = max(1, room // (len(tables) - done))
+        rooms[each] = min(len(tables[each][1]), share)
+        room -= rooms[each]
+    return rooms
 
 
 def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Text]]:
@@ -114,9 +124,9 @@ def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Tex
 
 
 def _workers(facts: dict[str, Any], width: int) -> Iterator[tuple[Text, ...]]:
-    """Yield a row for each worker: those alive by name, then the dead, the last one first."""
+    """Yield a row for each worker: the silent, the dead with the last one first, the others."""
     rows = facts.get("workers", ())
-    for row in sorted(rows, key=lambda row: (row["dead"] > 0, -row["dead"], row["name"])):
+    for row in sorted(rows, key=lambda row: (-row["silent"], -row["dead"], row["name"])):
         lease, rate, state = (
             f"{row['lease']:.0f} s",
             f"{row.get('pages_per_second', 0):,.1f}",

@@ -100,12 +100,12 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
     ]
     assert shown[8] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
     words = [line.split() for line in shown[10:14] + shown[15:19]]
-    assert words[:3] == [
+    assert words[:2] == [
         ["worker", "lease", "in", "flight", "pages/s"],
-        ["a:1", "29", "s", "10", "0.0"],
         ["b:2", "11", "s", "10", "0.0", "SILENT", "for", "19", "s"],
     ]
-    assert words[3][:4] == ["c:3", "0", "DEAD", "since"]
+    assert words[2][:4] == ["c:3", "0", "DEAD", "since"]
+    assert words[3] == ["a:1", "29", "s", "10", "0.0"]
     assert words[5] == ["many.example", "400", "now", "none"]
     assert words[6][:7] == ["away.example", "99", "in", "60.0", "s", "none", "paused"]
     assert words[7] == ["few.example", "2", "in", "3.0", "s", "1.5", "s"]
@@ -131,6 +131,18 @@ def test_a_view_leaves_out_rows_that_have_no_room(height):
     assert len(shown) <= max(height, 18)
     told = [int(line.split()[1]) for line in shown if line.startswith("and ")]
     assert told == [50 - rows, 700 - hosts]
+
+
+def test_workers_in_trouble_come_first_and_no_line_is_wasted():
+    """With six workers, those that were dead or silent were "and 3 others"."""
+    workers = [WORKER | {"name": f"host:{n}:x"} for n in range(6)]
+    workers[4] |= {"silent": 15.0}
+    workers[5] |= {"dead": 1.7e9}
+    slots = [SLOT | {"name": f"host{n}.example"} for n in range(2)]
+    shown = lines(facts(workers=workers, slots=slots, hosts=2), height=24)
+    rows = [line.split()[0] for line in shown if line.startswith("host:")]
+    assert rows == ["host:4", "host:5", "host:0", "host:1", "host:2", "host:3"]
+    assert not any(line.startswith("and ") for line in shown)
 
 
 def test_names_are_shown_as_plain_text():
