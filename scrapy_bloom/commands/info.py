@@ -23,6 +23,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Print the most important facts; as JSON, all of them."""
     facts = target_of(project, args.target).info()
+    if "last_run" in facts:
+        facts["last_run"] = last_run(facts)
     known = {name: value for name, value in facts.items() if value not in (None, "", {})}
     show(args, known, table(_summary(facts, line_for(args, "queue", "--failed"))))
     return 0
@@ -64,16 +66,22 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "arguments", f"{arguments!r:.500}"
 
 
+def last_run(facts: dict[str, Any]) -> str:
+    """Return how the last run has ended: one that has left nothing to fetch is finished."""
+    run: str = facts.get("last_run", "")
+    account = Account(**facts["account"]) if "account" in facts else None
+    if run.startswith("running") or run == "killed" or account is None:
+        return run
+    return run if account.waiting + account.in_flight else "finished"
+
+
 def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how the last run has ended, or that a job is running."""
     if "written" in facts:
-        run, written = facts.get("last_run", ""), moment(facts["written"])
-        account = Account(**facts["account"]) if "account" in facts else None
+        run, written = last_run(facts), moment(facts["written"])
         if run.startswith("running"):
             yield "status", f"{run}; last commit {written}"
         else:
-            if account and run != "killed" and not account.waiting + account.in_flight:
-                run = "finished"
             yield ("last run", f"{run}; last written {written}") if run else ("written", written)
 
 

@@ -122,7 +122,8 @@ class LocalTarget:
                     f" not enabled, or was not when that crawl began. In settings.py, ADDONS must"
                     f" stand only once: the template's 'ADDONS = {{}}' further down empties it."
                 )
-            raise StateError(f"{self.name}: found no filter.")
+            there = "no filter" if self.folder.is_dir() else "no such directory"
+            raise StateError(f"{self.name}: found {there}.")
 
     @contextmanager
     def reading(self) -> Iterator[Store]:
@@ -248,9 +249,11 @@ class LocalTarget:
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
+        run = _last_run(store.meta, store.clean) if PID in store.meta else ""
+        state = "waiting or in flight" if run.startswith("running") else "waiting"
         for each in requests_in(store, self._project.newest_first):
             if not each.damaged:
-                yield Found(each.body, None, Place("waiting or in flight", each.date))
+                yield Found(each.body, None, Place(state, each.date))
         for _, failed in store.failed.stored():
             if failed is not None:
                 yield Found(failed.body, None, Place.of_failed(failed))

@@ -25,7 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add_target(parser)
     parser.add_argument("--peek", type=int, default=10, metavar="N", help="show the first N")
-    parser.add_argument("--failed", action="store_true", help="show the failed list instead")
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="show the failed list instead; exit with 1 if it is not empty",
+    )
     parser.add_argument("--retry", action="store_true", help="have the failed list fetched again")
     parser.add_argument("--drop", action="store_true", help="accept the failed list as done")
     parser.add_argument(

@@ -37,7 +37,8 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
     parser = ArgumentParser(
         prog=f"scrapy bloom {name}",
         description=f"{summary[:1].upper()}{summary[1:]}.",
-        epilog=f"example:\n  scrapy bloom {name} {verb.EXAMPLE}",
+        epilog=f"Scrapy's own options work, too, such as -s NAME=VALUE for a setting.\n\n"
+        f"example:\n  scrapy bloom {name} {verb.EXAMPLE}",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

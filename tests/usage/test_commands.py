@@ -384,7 +384,7 @@ class Hostile:
         ("plan 10M -p 2", "error_rate = '2'"),
         ("info", "expected a TARGET"),
         ("info", "a BLOOM_REDIS_URL. If the spider's custom_settings have it, add --spider NAME."),
-        ("info jb", "jb: found no filter."),
+        ("info jb", "jb: found no such directory."),
         ("top job", "found a filter without requests"),
         ("top job --interval 0", "--interval = '0': must be seconds from 0.1 to 3600."),
         ("info redis://localhost", "redis://localhost#books:books:bloom"),

@@ -132,8 +132,8 @@ def test_a_job_says_where_each_page_is(bloom):
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [
-        "waiting or in flight",
-        "waiting or in flight, not before @900",
+        "waiting",
+        "waiting, not before @900",
         f"failed @000: 503; {AGAIN}",
         f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
         "done",
@@ -141,7 +141,7 @@ def test_a_job_says_where_each_page_is(bloom):
         "unknown",
     ]
     _, lines, _ = bloom("why kept http://busy.test/")
-    assert lines[1].endswith("waiting or in flight")
+    assert lines[1].endswith("waiting")
 
 
 def test_redis_says_where_each_page_is(bloom, redis):
@@ -208,7 +208,7 @@ def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom,
         "text": "HTTP://books.test:80/7",
         "fingerprint": mark_of(request("7")).hex(),
         "canonical": f"{SITE}/7",
-        "is": "waiting or in flight",
+        "is": "waiting",
     }
     code, lines, _ = bloom("why kept -", stdin=urls + b"\nhttp://never.test/")
     assert code == 1
