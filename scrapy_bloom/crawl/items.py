@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from inspect import isawaitable
 from io import IOBase
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -34,6 +35,7 @@ _SOONEST: Final = 0.1
 
 _SLOWEST: Final = 5.0
 
+_LOOKS: Final = 5.0  # seconds between two searches for files of pipelines
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
 
@@ -58,6 +60,8 @@ class Items:
         self._pipelines_error: Exception | None = None  # from when they were last asked
         self.failing = False
         self._again_at, self._pause = 0.0, _SOONEST
+        self._files: list[Any] = []  # that pipelines and the spider write to
+        self._look_at = 0.0
         self._feeds = Feeds(crawler, self._export, sync=sync)
         crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
@@ -133,10 +137,18 @@ class Items:
                     await deferred_from_coro(answer)
             except CancelledError as error:  # is no Exception
                 raise RuntimeError("a handler of before_commit was cancelled") from error
-        for owner in (self._crawler.spider, *self._engine.pipelines):
-            for file in _files_in(getattr(owner, "__dict__", {}), depth=3):
-                with suppress(ValueError):  # somebody has closed what is below it
-                    self._feeds.write_out(file)
+        if self._pipelines_closed or time.monotonic() >= self._look_at:
+            self._look_for_files()
+        for file in self._files:
+            with suppress(ValueError):  # somebody has closed it, or what is below it
+                self._feeds.write_out(file)
+
+    def _look_for_files(self) -> None:
+        """Note the files that are open. Looking at each commit would take long."""
+        self._look_at = time.monotonic() + _LOOKS
+        owners = (self._crawler.spider, *self._engine.pipelines)
+        held = (_files_in(getattr(owner, "__dict__", {}), depth=3) for owner in owners)
+        self._files = [*chain.from_iterable(held)]
 
     def _log_failure(self, error: Exception) -> None:
         self._report.add(stats.COMMIT_ERRORS)
@@ -151,6 +163,7 @@ class Items:
 
     def _feeds_opened(self) -> None:
         """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
+        self._look_for_files()
         self._feeds.end_lines()
         for warning in self._feeds.warnings():
             self._report.warn(warning)

@@ -86,6 +86,32 @@ async def test_files_of_pipelines_are_synced_where_a_power_failure_must_lose_not
 
 
 @ensureDeferred
+async def test_files_of_pipelines_are_looked_for_at_the_start_and_every_five_seconds(
+    tmp_path, monkeypatch
+):
+    class Held(list):
+        looks = 0
+
+        def __iter__(self):
+            self.looks += 1
+            return super().__iter__()
+
+    now, held = [100.0], Held()
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("scrapy_bloom.crawl.items.time", clock)
+    items, _ = make([SimpleNamespace(held=held)])
+    with (tmp_path / "items").open("w") as file:
+        held.append(file)
+        file.write("an item")
+        for now[0] in (100.1, 102.0, 104.9):
+            assert await items.flush()
+        assert (held.looks, (tmp_path / "items").read_text()) == (1, "")
+        now[0] = 105.0
+        assert await items.flush()
+        assert (held.looks, (tmp_path / "items").read_text()) == (2, "an item")
+
+
+@ensureDeferred
 async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_done(caplog):
     file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
     items, _ = make([SimpleNamespace(file=file)])
