@@ -41,8 +41,12 @@ START: Final = "bloom_start"
 """Key in a request's meta: what identifies the start request that it is, or was made of, if that is
 not filtered. Each run and worker may send it, and it is one page."""
 
-LONGEST_CHAIN: Final = 20
-"""A chain ends after this many requests, as Scrapy's redirects do: then the mark decides."""
+LONGEST_CHAIN: Final = 100
+"""A chain ends after so many requests, or as many as ``REDIRECT_MAX_TIMES``: then the mark decides.
+What a longer one led to would stay marked if its page fails."""
+
+MOST_TIMES: Final = 20
+"""It also ends when it has come to one page so often, or a middleware could go on for ever."""
 
 
 class Chains:
@@ -57,6 +61,7 @@ class Chains:
 
     def __init__(self, crawler: Crawler, mark_of: Callable[[Request], bytes]) -> None:
         self._mark_of = mark_of
+        self._longest = max(LONGEST_CHAIN, crawler.settings.getint("REDIRECT_MAX_TIMES"))
         self._ended: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
         watch_downloader(crawler, self._note)
 
@@ -84,7 +89,7 @@ class Chains:
         if not (is_retry and mark in chain):
             chain = [*chain, mark]
         after.meta[CHAIN] = chain
-        if len(chain) > LONGEST_CHAIN:
+        if len(chain) > self._longest or chain.count(mark) > MOST_TIMES:
             del after.meta[CHAIN]
 
 

@@ -463,6 +463,25 @@ async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_
 
 @at("kept job", "shared")
 @ensureDeferred
+async def test_a_page_behind_more_redirects_than_scrapy_follows_by_default_comes_again(
+    place, account
+):
+    """Where its redirects led is forgotten with it: of a long chain that was not known any more."""
+    down = True
+    pages = {f"/{n}": f"/{n + 1}" for n in range(30)}
+    pages |= {"/": ["/0"], "/30": lambda *_: 503 if down else []}
+    settings = {**place, **QUICK, "REDIRECT_MAX_TIMES": 40}
+    with Pages(pages) as site:
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
+        down = False
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 2, "waiting": 0}
+        assert site.hits["/30"] > 2
+
+
+@at("kept job", "shared")
+@ensureDeferred
 async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allowed(place, account):
     with Pages(fan(again="/again")) as site:
         await crawl(Linking, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
