@@ -140,9 +140,12 @@ class RetryAfterMiddleware:
             del self._hosts[slot]
 
     def _as_passed(self, request: Request) -> tuple[float, Request]:
-        """Return when a request came by, and a request with the slot that it had then."""
+        """Return when a request came by, and a request with the slot that it had then.
+
+        If a proxy has got a slot of its own since, that rests, and the host goes on elsewhere.
+        """
         sent, slot = self._passed.get(request, (inf, ""))
-        if slot == "" or request.meta.get("download_slot") == slot:
+        if slot == "" or request.meta.get("download_slot") == slot or "proxy" in request.meta:
             return sent, request
         return sent, Request(request.url, meta={} if slot is None else {"download_slot": slot})
 

@@ -206,6 +206,14 @@ def test_a_slot_that_is_set_behind_the_middleware_is_left_alone_with_that_of_the
     assert site.middleware._hosts == {}  # noqa: SLF001 - memory is seen nowhere else
 
 
+def test_of_a_proxy_with_a_slot_of_its_own_only_that_is_left_alone(site):
+    """The host was paused for all proxies because one of them had asked too often."""
+    request = site.send()
+    request.meta.update(download_slot="proxy 7", proxy="http://proxy7.test")
+    assert site.answer(429, to=request) == 10
+    assert site.held == [("proxy 7", 10)]
+
+
 def test_without_a_frontier_that_can_wait_nothing_changes(monkeypatch, caplog):
     caplog.set_level("INFO")
     site = Site(monkeypatch, heard=False)
