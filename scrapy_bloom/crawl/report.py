@@ -245,6 +245,12 @@ class Report:
             text += f", {self._get(stats.NEW):,} of them new"
         ended = "finished" if reason == "finished" else "stopped"
         self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
+        if reason == "finished" and account is not None and not account.pages:
+            self.warn(
+                "Nothing was fetched: the spider has yielded no request. Its start() must yield"
+                " requests, or start_urls must list pages; start_requests() is not called by every"
+                " version of Scrapy."
+            )
 
     def _fetched(self) -> str:
         """Say how many pages this run has fetched, unless Scrapy does not count them."""

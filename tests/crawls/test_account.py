@@ -9,7 +9,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import DropItem
-from support.crawling import Follower, at, crawl, make_crawler
+from support.crawling import Follower, StartsNothing, at, crawl, make_crawler
 from support.sites import Pages, fan
 from support.waiting import until
 
@@ -459,6 +459,24 @@ async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_
         assert said == {"done": 2, "failed": 1, "waiting": 0}
         await crawl(Linking, settings, url=site.url + "/")
         assert account() == {"done": 3, "waiting": 0}
+
+
+class Empty(StartsNothing, Parsing):
+    pass
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_crawl_of_a_spider_that_yields_nothing_warns_and_no_other_does(place, caplog):
+    """Its start_requests() was not called, and the crawl had "finished"."""
+    await crawl(Empty, place)
+    (warning,) = (r for r in caplog.records if "Nothing was fetched" in r.message)
+    assert warning.levelname == "WARNING"
+    caplog.clear()
+    with Pages({"/": []}) as site:
+        await crawl(Parsing, place, url=site.url + "/")
+        await crawl(Empty, place)  # what another run has fetched is done
+    assert "Nothing was fetched" not in caplog.text
 
 
 @at("kept job", "shared")
