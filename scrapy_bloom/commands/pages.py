@@ -74,8 +74,6 @@ def run(args: Namespace, project: Project) -> int:
 def _note_in_vain(target: Target, new: int) -> bool:
     """Say that fingerprints are of another kind than those in a filter; return whether they are.
 
-    Of those of a crawl some are there: its waiting requests were copied first.
-
     :param new: how many were added, none of which was there.
     """
     others: int = target.info()["items"] - new

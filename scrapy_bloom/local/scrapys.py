@@ -8,10 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Final
 
 SCRAPYS_QUEUE: Final = "requests.queue"
 SCRAPYS_MARKS: Final = "requests.seen"

@@ -1,20 +1,14 @@
 """Processes killed at any moment, first runs and resumed ones: no page is lost, and no item."""
 
 import os
-import pickle
-import shutil
-from collections import Counter
 from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 
 import pytest
-from queuelib import LifoDiskQueue
 from scrapy.settings import default_settings
 from support.kills import POINTS, items_in, series
 from testbed.localsite import LocalSite, StormySite
-
-from scrapy_bloom import file
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -81,22 +75,3 @@ def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))
     assert when in {"before", "after", "within"}
-
-
-def urls_waiting(queue, copy):
-    """Return the URLs in Scrapy's queue, each as often as it is in it."""
-    urls = Counter()
-    shutil.copytree(queue, copy)  # reading empties it
-    for path in copy.rglob("*"):
-        if path.is_file() and path.name != "active.json":
-            requests = LifoDiskQueue(path)
-            urls.update(pickle.loads(requests.pop())["url"] for _ in range(len(requests)))
-            requests.close()
-    return urls
-
-
-def stored_urls(job):
-    """Return the URLs of the requests in our store, each as often as it is in it."""
-    with file.reading(job / "bloom.sqlite") as database:  # leaves the log of a kill alone
-        bodies = database.execute("SELECT body FROM requests").fetchall()
-    return Counter(pickle.loads(body)["url"] for (body,) in bodies)

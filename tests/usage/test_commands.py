@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request
-from support import kinds
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
 from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
@@ -23,9 +22,9 @@ from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local.job import PID, lock_job
-from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.member import Entry, Taken
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.wire import Call, Failing
 from scrapy_bloom.redis.worker import Worker
@@ -355,23 +354,6 @@ def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, tar
     )
     assert bloom(f"add {target} -", stdin=others)[::2] == (0, [])
     assert bloom(f"add {target} {fingerprints(1, 'c')[0].hex()}")[::2] == (0, [])
-
-
-# What a stranger may have written
-
-
-def carrying(value):
-    return Request(URLS[0], meta={"x": value}).to_dict()
-
-
-def bodies_in(server, target):
-    queue = f"{beginning(target.partition('#')[2])}queue"
-    return [Taken.read_member(each).body for each in server.client().zrange(queue, 0, -1)]
-
-
-class Hostile:
-    def __reduce__(self):
-        return kinds.run, ("hostile",)
 
 
 # Errors
