@@ -209,9 +209,10 @@ REDIS_TIMEOUT: Final = Option(
     "BLOOM_REDIS_TIMEOUT",
     2.0,
     number(float, 0.001, _HOUR, f"a number of seconds from 0.001 to {_HOUR:,}"),
-    "How many seconds a call to Redis may take in all, with its retry, a name lookup, and a reply"
-    " that arrives byte by byte. For each 100 KB that it carries it may take another second, and"
-    " more each time it is repeated: so it comes through a slow link.",
+    "How many seconds to wait for an answer of Redis, in two tries. A call that may carry requests"
+    " runs beside the crawl, and waits for a minute in each try, or for this time if that is"
+    " longer: requests of up to 8 MB come over a link of 140 KB/s. A larger one waits in memory,"
+    " like one that cannot be stored. A name lookup takes as long as the system lets it.",
 )
 REDIS_CLASSES: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_REDIS_CLASSES",

@@ -48,7 +48,7 @@ from scrapy_bloom.redis.reporting import (
 )
 from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
-from scrapy_bloom.redis.wire import Answer, Call, Ending, Failing
+from scrapy_bloom.redis.wire import LARGEST, Answer, Call, Ending, Failing
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class RedisBackend(Backend):
             if start:
                 request.meta[START] = start
             body = self._reading.write(request.to_dict(spider=self._spider))
+            if len(body) > LARGEST:
+                raise ValueError(f"it has {len(body):,} bytes, and the most are {LARGEST:,}")
         except Exception as error:
             raise Unstorable(error) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)

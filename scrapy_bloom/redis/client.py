@@ -31,7 +31,6 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.redis.connection import HandshakeError, Pool, in_time
 
 COMMANDS: Final = (
     *("info", "select", "evalsha", "script|load", "time", "type", "exists", "unlink"),
@@ -66,7 +65,7 @@ RETRY: Final = Retry(ExponentialBackoff(cap=0.2, base=0.02), TRIES - 1, _PASSING
 
 _LATER: Final = (
     *(*_PASSING, RedisClusterException, MasterNotFoundError, redis.OutOfMemoryError),
-    *(redis.ReadOnlyError, ClusterDownError, TryAgainError, HandshakeError),
+    *(redis.ReadOnlyError, ClusterDownError, TryAgainError),
 )
 _TAKES_NO_WRITES: Final = re.compile(
     r"\b(OOM|READONLY|NOREPLICAS|MISCONF|BUSY|CLUSTERDOWN|TRYAGAIN)\b"
@@ -79,6 +78,9 @@ _FINAL: Final = re.compile(
     rf"|\bcompiling script\b|\bnonexistent global\b",
 )
 """Errors that do not pass, even of a server that has worked before."""
+
+_NO_TLS: Final = re.compile(r"\[SSL: (?!CERTIFICATE)|Timeout connecting")
+"""Errors of a connection by TLS to what does not speak it."""
 
 _ELSEWHERE: Final = re.compile(r"\b(READONLY|NOREPLICAS|MASTERDOWN)\b")
 """Errors of a server that is not the primary any more, or not for long."""
@@ -194,16 +196,17 @@ class Server:
             return f"unix:{parts.path}"
         return f"{parts.netloc.rpartition('@')[2] or 'localhost'}{parts.path or '/0'}"
 
-    def connect(self, timeout: float) -> Any:
+    def connect(self, timeout: float, calls: float | None = None) -> Any:
         """Return a client for a server, a cluster, or the master that the Sentinels name.
 
-        :param timeout: most seconds that a call may take, including its retry.
+        :param timeout: most seconds to wait for the server in a call, including its retry.
+        :param calls: seconds to wait in each try instead, once connected.
         :raises BackendError: if the server cannot be reached.
         :raises SettingError: if redis-py does not accept the arguments.
         """
         options: dict[str, Any] = {
             **self.options,
-            "socket_timeout": timeout / TRIES,
+            "socket_timeout": calls or timeout / TRIES,
             "socket_connect_timeout": timeout / TRIES,
             "decode_responses": False,
             "protocol": 2,
@@ -211,14 +214,13 @@ class Server:
         }
         with self.explained():
             if self.url.startswith("sentinel:"):
-                return in_time(self._master(options))
-            client = in_time(redis.Redis.from_url(self.url, **options))
+                return self._master(options)
+            client = redis.Redis.from_url(self.url, **options)
             if not _is_clustered(client):
                 return client
             client.close()
             # It finds another node on its own way.
             options |= {"retry": RETRY, "retry_on_error": list(_PASSING)}
-            options["connection_pool_class"] = Pool
             return RedisCluster.from_url(self.url, **options)
 
     @contextmanager
@@ -255,7 +257,7 @@ class Server:
                 f" +{' +'.join(COMMANDS)}; for 'scrapy bloom' also +{' +'.join(READING_COMMANDS)};"
                 f" in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
-        elif isinstance(error, HandshakeError):
+        elif self.url.startswith("rediss:") and _NO_TLS.search(cause):
             text += " Does it speak TLS at this port? Without TLS its URL begins with redis://."
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
             text += " If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
@@ -280,7 +282,8 @@ class Server:
         if "ssl" in options:
             options["ssl"] = str(options["ssl"]).lower() in _TRUE
         named = [host.partition(":") for host in hosts.split(",")]
-        timeout = options["socket_timeout"] / len(named)  # those that hang leave time for others
+        # Those that hang leave time for others.
+        timeout = options["socket_connect_timeout"] / len(named)
         asking = {name: value for name, value in options.items() if name.startswith("ssl")}
         for name in ("username", "password"):
             if (value := options.pop(f"sentinel_{name}", None)) is not None:

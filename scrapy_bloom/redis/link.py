@@ -6,12 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import redis
 from redis.cluster import RedisCluster
@@ -20,61 +18,31 @@ from redis.exceptions import NoScriptError
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import FAULTS, RETRY, Server, beginning, is_elsewhere, script
-from scrapy_bloom.redis.connection import Deadline, NotConnectedError, by
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _PASSWORDS: Final = 600.0
 """For so many seconds a server that has known a worker may refuse its password: it is changed."""
-
-
-def _abandonable(act: Callable[[], T], deadline: Deadline) -> T:
-    """Return the result of a function that runs in a thread of its own, where it may connect.
-
-    What takes too long is abandoned there. A late script does no more than a repeated one.
-
-    :raises redis.TimeoutError: if it took too long.
-    """
-    came: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            came.set_result(by(deadline, act, connects=True))
-        except BaseException as error:  # re-raised in the waiting thread
-            came.set_exception(error)
-
-    if deadline.left > 0:
-        threading.Thread(target=run, name="scrapy-bloom call", daemon=True).start()
-    while (left := deadline.left) > 0:  # which has moved meanwhile
-        with suppress(NotInTime):
-            came.exception(left)
-        if came.done():
-            return came.result()
-    raise redis.TimeoutError("no answer in time")
 
 
 class Link:
     """Runs scripts on a server, and calls what renews a lease there.
 
     :param server: to which it connects.
-    :param timeout: most seconds that one call may take, including its retry, besides what its bytes
-        take on a slow link.
+    :param timeout: most seconds to wait for the server in a call, including its retry.
+    :param calls: seconds to wait in each try of a call that is `large`; as others by default.
     :raises BackendError: if the server cannot be reached.
 
     Attributes:
         client: of redis-py; safe to use from any thread.
         error: of the last failed call.
-        patience: see :class:`Deadline`; of the next call.
         usable: set while the server is available, as far as is known.
         round_trips: calls to Redis.
         outages: how often Redis became unavailable.
     """
 
-    def __init__(self, server: Server, timeout: float) -> None:
-        self.address = server.address()
-        self.timeout, self.patience = timeout, 1.0
+    def __init__(self, server: Server, timeout: float, calls: float | None = None) -> None:
+        self.address, self._timeout = server.address(), timeout
         self.round_trips = self.outages = 0
         self.usable = threading.Event()
         self.usable.set()
@@ -86,30 +54,34 @@ class Link:
         self._reported, self._warned = ("", float("-inf")), False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        try:
-            self.client: Any = _abandonable(lambda: server.connect(timeout), Deadline(timeout))
-        except redis.TimeoutError as error:
-            raise server.error(error) from None
+        self.client: Any = server.connect(timeout)
+        self._patient: Any = server.connect(timeout, calls) if calls else self.client
         self._is_cluster = isinstance(self.client, RedisCluster)
 
     def explained(self) -> AbstractContextManager[None]:
         """Turn what the client raises into a :class:`BackendError`."""
         return self._server.explained()
 
-    def run(self, name: str, key: str, *arguments: object, probe: bool = False) -> list[Any]:
+    def run(
+        self, name: str, key: str, *arguments: object, probe: bool = False, large: bool = False
+    ) -> list[Any]:
         """Run a script of ``lua/`` on a key; return its answer.
 
         :param probe: whether to try even if the last call failed.
+        :param large: whether it may carry requests.
         :raises BackendError: if there was no answer. The script may have run.
         """
         if not (probe or self.usable.is_set()):
             raise self.error
         self.round_trips += 1
+        client = self._patient if large else self.client
+        act = partial(self._evaluate, client, name, key, arguments)
         try:
-            act = partial(self._evaluate, name, key, arguments)
-            answer = self._with_deadline(act, Deadline(self.timeout, self.patience))
+            # The client of a cluster repeats by itself, at another node.
+            again = RETRY.call_with_retry
+            answer = act() if self._is_cluster else again(act, lambda _: None)
             if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
-                self.client.close()  # the next reply on it would not be ours either
+                client.close()  # the next reply on it would not be ours either
                 raise redis.InvalidResponse(f"cannot understand its answer {answer!r:.80}")
         except FAULTS as error:
             self._fail(error)
@@ -122,47 +94,26 @@ class Link:
                 logger.info("Redis at %s is available again.", self.address)
         return answer
 
-    def _evaluate(self, name: str, key: str, arguments: tuple[object, ...]) -> Any:
+    def _evaluate(self, client: Any, name: str, key: str, arguments: tuple[object, ...]) -> Any:
         run = self._scripts.get(name)
         if run is None:
-            run = self._scripts[name] = self.client.register_script(script(name))
-        evaluate = partial(self.client.evalsha, run.sha, 2, key, beginning(key), *arguments)
+            run = self._scripts[name] = client.register_script(script(name))
+        evaluate = partial(client.evalsha, run.sha, 2, key, beginning(key), *arguments)
         try:
             return evaluate()
         except NoScriptError:
             here: dict[str, Any] = {}
             if self._is_cluster:  # another node may be down
-                here = {"target_nodes": self.client.get_node_from_key(key)}
-            self.client.execute_command("SCRIPT LOAD", run.script, **here)
+                here = {"target_nodes": client.get_node_from_key(key)}
+            client.execute_command("SCRIPT LOAD", run.script, **here)
             return evaluate()
-
-    def _with_deadline(self, act: Callable[[], T], deadline: Deadline) -> T:
-        """Return the result of a function that calls the server, unless it takes too long.
-
-        A thread of its own costs more than the call. So only what has to connect gets one, for
-        nothing bounds a name lookup, and what calls a cluster.
-
-        :raises redis.TimeoutError: if it took too long.
-        """
-        nobody_waits = threading.current_thread() is self._thread
-
-        def once() -> T:
-            if nobody_waits:
-                return act()
-            try:
-                return by(deadline, act)
-            except NotConnectedError:
-                return _abandonable(act, deadline)
-
-        if self._is_cluster:
-            return act() if nobody_waits else _abandonable(act, deadline)
-        return RETRY.call_with_retry(once, lambda _: None)
 
     def _fail(self, cause: Exception) -> None:
         """Record that the server is unavailable, and log that once a minute."""
         if is_elsewhere(cause) and not self._is_cluster:
             # A name, a balancer or the Sentinels may lead to another server by now.
-            self.client.connection_pool.disconnect(inuse_connections=False)
+            for client in (self.client, self._patient):
+                client.connection_pool.disconnect(inuse_connections=False)
         with self._failing:
             now, begins = time.monotonic(), self.usable.is_set()
             if isinstance(cause, redis.AuthenticationError):
@@ -191,13 +142,14 @@ class Link:
         return not self._stop.wait(seconds)
 
     def close(self) -> None:
-        """Stop the heartbeats, and close the connection."""
+        """Stop the heartbeats, and close the connections."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(self.timeout)
-        if self._is_cluster:
-            self.client.disconnect_connection_pools()  # its close() leaves them open
-        self.client.close()
+            self._thread.join(self._timeout)
+        for client in (self.client, self._patient):
+            if self._is_cluster:
+                client.disconnect_connection_pools()  # its close() leaves them open
+            client.close()
 
     def _live(self, beat: Callable[[], object], stop: threading.Event) -> None:
         while not stop.wait(upkeep.LEASE / upkeep.BEATS if self.usable.is_set() else upkeep.RETRY):

@@ -164,7 +164,7 @@ async def queue_of(
 
 
 def _open(server: Server, timeout: float, key: str, plan: Plan) -> SharedQueue:
-    link = Link(server, timeout)
+    link = Link(server, timeout, max(upkeep.CALL, timeout))
     try:
         return SharedQueue(link, key, plan)
     except BaseException:

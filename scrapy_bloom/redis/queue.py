@@ -169,7 +169,7 @@ class SharedQueue:
                 self._fill(call)
             while self._buffer and len(call.entries) < BATCH:
                 size = _ENTRY_BYTES + len(self._buffer[0].body)
-                if call.entries and size > call.room:
+                if (call.entries or call.failures) and size > call.room:
                     break
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)

@@ -25,6 +25,10 @@ BEATS: Final = 15
 RETRY: Final = 0.25
 """Between calls, and between heartbeats, while the server does not answer."""
 
+CALL: float = 60.0
+"""Longest wait for the server in a try of a call that carries requests, beside the event loop. It
+does not grow with repetitions, so it must do for the largest request over a slow link."""
+
 FIRST_ANSWER: float = 30.0
 """A server that has not answered once in so long counts as a wrong address."""
 

@@ -30,6 +30,9 @@ MOST_BYTES: Final = 1_000_000
 A single request may be larger.
 """
 
+LARGEST: Final = 8_000_000
+"""Bytes of the largest request: in :data:`upkeep.CALL` it comes over a link of 140 KB/s."""
+
 _ENDINGS: Final = {Ended.DONE: "d", Ended.REDIRECTED: "r"}  # others count as nothing
 _YES: Final = ord("1")
 _MOST_KIND: Final = 1000  # bytes of a reason
@@ -112,7 +115,6 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         seen: how many links were dropped since the last call, because they led to seen pages.
-        sends: how often it was sent.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -131,7 +133,6 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     seen: int = 0
-    sends: int = 0
 
     def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about marks."""

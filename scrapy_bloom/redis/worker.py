@@ -47,9 +47,6 @@ _ANOTHERS: Final = (
     " and run them at the same time"
 )
 
-_DOUBLED: Final = 4
-"""How many repetitions double the time that a byte may take: workers may share a slow link."""
-
 AHEAD: float = 0.4
 """Seconds before its turn that a request may be taken, so that few calls are needed."""
 
@@ -221,7 +218,7 @@ class Worker:
         self._holds_version = answer.holds_version or self._holds_version
         self._note_swept(answer.requeued, answer.given_up)
         self._answered, self.unanswered, self.comes = self._number, None, False
-        self.renewed = before
+        self.renewed = max(self.renewed, before)  # a heartbeat may have overtaken it
         if answer.counts.forgotten != self.counts.forgotten or before >= self._known_until:
             self.known.clear()
         self._known_until = before + answer.expires
@@ -234,12 +231,10 @@ class Worker:
         :returns: what it answers.
         """
         plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        self._link.patience = 2.0 ** min(call.sends, _DOUBLED)
-        call.sends += self._link.usable.is_set()
+        script = "mark" if plain else "call"
         while True:
-            word, *parts = self._link.run(
-                "mark" if plain else "call", self._key, self._say(call, plain=plain)
-            )
+            said = self._say(call, plain=plain)
+            word, *parts = self._link.run(script, self._key, said, large=not plain)
             if word != b"slices":
                 break
             following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())

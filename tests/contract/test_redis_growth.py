@@ -43,12 +43,12 @@ class WatchedLink(Link):
         super().__init__(Server(server.url), 10.0)
         self.key, self.changes, self.dies_after = key, [], 1e9
 
-    def run(self, name, key, *arguments, probe=False):
+    def run(self, name, key, *arguments, **options):
         self.dies_after -= 1
         if self.dies_after < 0:
             raise BackendError("killed", temporary=True)
         before = len(bits(self.client, key))
-        answer = super().run(name, key, *arguments, probe=probe)
+        answer = super().run(name, key, *arguments, **options)
         self.changes.append((name, len(bits(self.client, key)) - before))
         return answer
 

@@ -246,7 +246,7 @@ class FlakyLink(Link):
     def start_heartbeats(self, beat):
         """The world says when one is due."""
 
-    def run(self, name, key, *arguments, probe=False):  # noqa: ARG002
+    def run(self, name, key, *arguments, probe=False, large=False):  # noqa: ARG002
         world = self.world
         call = name, [key, beginning(key)], arguments
         if not self.calm and world.chance.random() < 0.04:

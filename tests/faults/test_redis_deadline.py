@@ -1,113 +1,96 @@
-"""How long one check may hold up a crawl, whatever takes long."""
+"""How long a check may hold up a crawl, and what comes over a slow link."""
 
-import socket
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
+from pytest_twisted import ensureDeferred
+from scrapy import Request
 from support.contract import fingerprints
+from support.crawling import KEPT, Follower, crawl
 from support.proxy import Proxy
 from support.queues import Crawler, mark_of
+from support.sites import Pages
 
 from scrapy_bloom import RedisFilter
-from scrapy_bloom.redis import connection
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.wire import LARGEST
 
 TIMEOUT = 2.0
+END = {"CLOSESPIDER_TIMEOUT": 100}  # of a crawl that stands still
 SLACK = 30.0  # of a machine that does other things as well: what hangs takes ten minutes
 
 
-@pytest.fixture
-def dead_names(monkeypatch):
-    """Return what makes every look-up of a name hang, until the test is over."""
-    over = threading.Event()
-
-    def hang(*_args, **_options):
-        over.wait(600)
-        raise socket.gaierror("nobody answers")
-
-    yield lambda: monkeypatch.setattr(socket, "getaddrinfo", hang)
-    over.set()
-
-
-@contextmanager
-def in_time(seconds=TIMEOUT):
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds + SLACK
-
-
-def test_a_host_name_that_no_longer_resolves_blocks_no_check(server, key, dead_names, caplog):
-    with Proxy(server.port) as proxy:
-        seen = RedisFilter.from_url(f"redis://localhost:{proxy.port}", key=key, timeout=TIMEOUT)
-        assert seen.add(b"x") is False
-        dead_names()
-        proxy.cut()
-        with in_time():
-            assert seen.add(b"y") is False
-        with in_time(0):  # or each of them would wait
-            assert [seen.add(b"x"), seen.add(b"y")] == [True, True]
-            assert [seen.add(item) for item in fingerprints(50)] == [False] * 50
-        with in_time(2 * TIMEOUT):
-            seen.close()
-    assert caplog.text.count("Retrying.") == 1
-
-
-def test_a_reply_that_drips_blocks_no_check(server, key):
+def test_a_server_that_falls_silent_blocks_one_check(server, key):
     with Proxy(server.port) as proxy:
         seen = RedisFilter.from_url(proxy.url, key=key, timeout=TIMEOUT)
         assert seen.add_many(fingerprints(20)) == [False] * 20
-        proxy.rate = 2.5 / TIMEOUT
-        with in_time():
-            assert seen.add_many(fingerprints(20, "b")) == [False] * 20
+        proxy.faults = dict.fromkeys(range(proxy.requests + 1, 10_000), "stall")
+        start = time.monotonic()
+        assert seen.add_many(fingerprints(20, "b")) == [False] * 20
         assert seen.link.outages == 1
-        with in_time(0):  # or each of them would wait
-            assert all(item in seen for item in fingerprints(20))
-        with in_time(4 * TIMEOUT):
-            seen.close()
+        assert all(item in seen for item in fingerprints(20))
+        assert [seen.add(item) for item in fingerprints(50, "c")] == [False] * 50
+        assert time.monotonic() - start < TIMEOUT + SLACK
+        seen.close()
 
 
-def test_a_call_on_a_connection_starts_no_thread(server, key, monkeypatch):
-    """One would cost more than the call."""
-    seen = RedisFilter.from_url(server.url, key=key, timeout=10.0)
-    seen.add(b"connects")
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
-        assert seen.add_many(fingerprints(20)) == [False] * 20
-    seen.close()
+def worker_over(link, key):
+    """Return a worker whose calls take as long as in a crawl."""
+    return Crawler(link.url, key, timeout=TIMEOUT, calls=upkeep.CALL)
 
 
-class SlowLink(Proxy):
-    """4 MB go over it in a second, to and fro."""
-
-    rate = 4e6
-
-    def fault(self, request):
-        self.delay = len(request) / self.rate
-        return super().fault(request)
+def offer(worker, bodies):
+    for number, body in enumerate(bodies):
+        worker.queue.offer(Entry("f", mark_of(number), body, source=number))
 
 
-def test_large_requests_come_over_a_slow_link(server, key):
+def test_six_hundred_links_come_over_a_slow_link(server, key):
     """In one call they did not come through in its time: the crawl stood still, and was closed."""
-    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=2.0) as worker:
-        offer(worker, [b"%d" % number + bytes(100_000) for number in range(199)])
-        new = []
-        for _ in range(60):  # a third of that will do
-            verdicts = worker.exchange().verdicts
-            new += [entry.source for entry, seen in verdicts if not seen]
-            if not worker.queue.has_work:
-                break
-        assert sorted(new) == [*range(199)]
+    with Proxy(server.port) as link, worker_over(link, key) as worker:
+        link.rate = 400_000
+        offer(worker, [b"%d" % number + bytes(2_000) for number in range(600)])
+        assert sorted(worker.say()) == [*range(600)]
+        assert worker.queue.link.outages == 0
+
+
+@pytest.mark.long
+def test_a_large_request_comes_over_a_slow_link_and_the_lease_is_kept(server, key, monkeypatch):
+    """Others took the worker for dead, or it took itself for dead, by when the call was sent."""
+    monkeypatch.setattr(upkeep, "LEASE", 8.0)
+    with Proxy(server.port) as link, worker_over(link, key) as worker:
+        with Crawler(server.url, key):  # it looks for the dead with each heartbeat
+            link.rate = 200_000
+            offer(worker, [bytes(4_000_000)])
+            assert worker.exchange().verdicts[0][1] is False
+            assert worker.queue.has_lease
+            assert worker.queue.surprises == worker.queue.link.outages == 0
+        link.rate = 4_000_000
+        worker.say(1)
+        assert len(worker.have) == 1
+
+
+def test_a_failed_request_and_a_new_one_that_are_large_do_not_share_a_call(server, key):
+    """Each may take the time of a call."""
+    with Crawler(server.url, key) as worker:
+        offer(worker, [bytes(LARGEST), bytes(LARGEST)])
+        worker.exchange()
+        worker.exchange()
+        worker.exchange(1)
+        worker.fail(*worker.have)
+        offer(worker, [b"".join([bytes(2), bytes(LARGEST)])])
+        assert not worker.exchange().verdicts
+        assert len(worker.exchange().verdicts) == 1
 
 
 def test_large_requests_are_taken_over_a_slow_link(server, key):
     """All at once they did not arrive in time, and the stored answer was repeated for ever."""
     bodies = [*(bytes(100_000) + b"%d" % number for number in range(100)), bytes(3_000_000)]
-    with Crawler(server.url, key) as other, SlowLink(server.port) as link:
+    with Crawler(server.url, key) as other, Proxy(server.port) as link:
         offer(other, bodies)
         other.say()
-        with Crawler(link.url, key, timeout=2.0) as worker:
+        link.rate = 4_000_000
+        with worker_over(link, key) as worker:
             for _ in range(30):
                 worker.exchange(100)
                 if len(worker.have) == len(bodies):
@@ -115,26 +98,25 @@ def test_large_requests_are_taken_over_a_slow_link(server, key):
             assert {taken.body for taken in worker.have.values()} == {*bodies}
 
 
-@pytest.mark.parametrize("bodies", [[bytes(4_000_000)], [bytes(2_000)] * 500], ids=["one", "many"])
-def test_a_call_that_takes_longer_than_the_timeout_comes_over_a_slow_link(server, key, bodies):
-    """It cannot shrink, so it stood still for ever."""
-    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=0.5) as worker:
-        link.rate = len(bodies) * len(bodies[0])
-        offer(worker, bodies)
-        assert len(worker.say()) == len(bodies)
-        if len(bodies) == 1:
-            worker.say(1)
-            assert len(worker.have) == 1
+@ensureDeferred
+async def test_no_crawl_stands_still_over_a_slow_link(server, key, caplog):
+    """What could never be sent waits in memory, and is said."""
 
+    class Heavy(Follower):
+        def parse(self, response):
+            self.parsed.append(response.url)
+            for number in range(300 if response.url.endswith("/") else 0):
+                url = response.urljoin(f"/{number}")
+                yield Request(url, self.parse, meta={"heavy": "x" * 2_000})
+                if number == 7:
+                    heavy = {"heavy": "x" * (LARGEST + 1)}
+                    yield Request(response.urljoin("/heavy"), self.parse, meta=heavy)
 
-def test_with_each_try_a_call_gets_more_time(server, key, monkeypatch):
-    """Workers that share a slow link would all stand still."""
-    monkeypatch.setattr(connection, "_SLOWEST", 20_000_000)
-    with SlowLink(server.port) as link, Crawler(link.url, key, timeout=0.5) as worker:
-        offer(worker, [bytes(2_000_000)])
-        assert worker.say() == [0]
-
-
-def offer(worker, bodies):
-    for number, body in enumerate(bodies):
-        worker.queue.offer(Entry("f", mark_of(number), body, source=number))
+    pages = {"/": []} | {f"/{number}": [] for number in range(300)} | {"/heavy": []}
+    with Proxy(server.port) as link, Pages(pages) as site:
+        link.rate = 400_000
+        own = KEPT | {"BLOOM_REDIS_URL": link.url, "BLOOM_REDIS_KEY": key} | END
+        crawler = await crawl(Heavy, own, url=site.url + "/")
+        assert len({*crawler.spider.parsed}) == 302
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert caplog.text.count("and the most are 8,000,000. It waits in memory") == 1

@@ -52,7 +52,7 @@ class _Connection(BaseRequestHandler):
         while request := self.request.recv(1 << 20):
             fault = self.proxy.fault(request)
             self.fault = fault or self.fault
-            time.sleep(self.proxy.delay)
+            time.sleep(self.proxy.delay + len(request) / self.proxy.rate)
             if self.fault == "reset":
                 return
             if self.fault == "late":
@@ -92,7 +92,8 @@ class _Connection(BaseRequestHandler):
 class Proxy(Served):
     """Stands before a server on loopback, as a context manager.
 
-    `delay`: seconds added to a round trip. `rate`: bytes of replies that come in a second.
+    `delay`: seconds added to a round trip. `rate`: bytes that a connection carries in a
+    second, to and fro.
     `faults`: number of a counted request, from 1, to what happens to it; counted are requests that
     contain `counted`.
 

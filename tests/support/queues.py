@@ -28,11 +28,11 @@ class Crawler:
         default: its pace for slots that have no other.
     """
 
-    def __init__(self, target, key, *, default=UNPACED, timeout=10.0, **options):
+    def __init__(self, target, key, *, default=UNPACED, timeout=10.0, calls=None, **options):
         self.default = default
         self.plan = plan_of(**({"order": "fifo", "project": "p", "spider": "s"} | options))
         target = Server(target) if isinstance(target, str) else target
-        self.queue = SharedQueue(Link(target, timeout), key, self.plan)
+        self.queue = SharedQueue(Link(target, timeout, calls), key, self.plan)
         self.have = {}
 
     def offer(self, *names, priority=0, filtered=True, slot="", wait=0.0):

@@ -14,7 +14,7 @@ from redis import retry
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import client as clients
 from scrapy_bloom.redis import project, upkeep
-from scrapy_bloom.redis.client import RETRY, Server, beginning
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from support.simulation.clock import EPOCH, TIME
 
@@ -198,12 +198,9 @@ class SimulatedLink(Link):
 
     world = None
 
-    def __init__(self, server, timeout):
+    def __init__(self, server, *timeouts):
         self._process = self.world.running
-        super().__init__(server, timeout)
-
-    def _with_deadline(self, act, _):
-        return RETRY.call_with_retry(act, lambda _: None)
+        super().__init__(server, *timeouts)
 
     def start_heartbeats(self, beat):
         self._thread = object()  # others look whether there is one
@@ -230,7 +227,7 @@ def install(world):
     """Let all workers reach the servers of a world, and be of this kind."""
     SimulatedLink.world = world
     project.Link = SimulatedLink
-    Server.connect = lambda _, __: Client(world.servers, world.running)
+    Server.connect = lambda *_: Client(world.servers, world.running)
 
     def sleep(seconds):
         world.running.lose_time(seconds)
