@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.member import Taken, id_in
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite
 
@@ -19,10 +19,10 @@ def taken_by(server: LocalRedis, pid: int) -> list[str]:
     """
     client: Any = server.client()
     return [
-        _request(Taken.read(value, 0).body)["url"]
+        _request(Taken.read(row, body, 0).body)["url"]
         for key in client.scan_iter("*:taken")
-        for field, value in client.hgetall(key).items()
-        if f":{pid}:".encode() in field
+        for field, row in client.hgetall(key).items()
+        if f":{pid}:".encode() in field and (body := client.hget(_bodies(key), id_in(row)))
     ]
 
 
@@ -38,6 +38,11 @@ def pages_of(site: LocalSite, urls: Iterable[str], *, direct: bool = False) -> s
     if direct:
         targets = [target for target in targets if not site.answer(target).location]
     return {page for page in map(site.page, targets) if page is not None}
+
+
+def _bodies(taken: bytes) -> bytes:
+    """Return the key of the bodies beside that of the requests that were taken."""
+    return taken.removesuffix(b"taken") + b"bodies"
 
 
 def _request(body: bytes) -> dict[str, Any]:

@@ -169,12 +169,12 @@ class RedisTarget:
             reading = self._project.reading
             shared = Worker(link, self.key, state.plan)
             try:
-                members = (
-                    (row.key, retried(row, reading).member if put_back else b"")
+                requests = (
+                    (row.key, retried(row, reading) if put_back else None)
                     for row in reader.failed()
                     if matches(row.failed.kind, reason)
                 )
-                for batch in in_calls(members, lambda each: len(each[1])):
+                for batch in in_calls(requests, lambda each: len(each[1].body) if each[1] else 0):
                     shared.call(Call(restored=dict(batch)))
                 return state.counts.failed - shared.counts.failed
             finally:

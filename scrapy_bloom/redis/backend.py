@@ -209,8 +209,7 @@ class RedisBackend(Backend):
                 original.slot = self._turns.slot_for(request)
                 if not request.dont_filter:
                     original.fingerprint, _ = self._identifier.identify(request)
-        listed = failed._replace(body=original.member)
-        self._queue.fail(taken, Failing(taken.id, start, listed, (*way,)))
+        self._queue.fail(taken, Failing(taken.id, start, failed, original, (*way,)))
 
     def account(self) -> Account:
         counts, here = self._worker.counts, len(self._queue.taken)

@@ -109,7 +109,7 @@ class State:
             dead = {name: float(row[2]) for name, row in words.items() if row[1] == b"dead"}
             leases = {name: float(row[1]) - now for name, row in words.items() if name not in dead}
             epoch = header["epoch"].decode()
-            heard = float(header.get("well", b"0 0").split()[1])
+            heard = float(header.get("heard", 0))
         except (KeyError, ValueError, IndexError, StateError) as error:
             raise refusal(place, f"found a damaged header ({error!r})") from None
         ended = now - plan.window * 9 / 8 if plan.window else -inf

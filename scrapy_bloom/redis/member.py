@@ -9,8 +9,11 @@ from typing import Any, Final
 
 _SLOT: Final = struct.Struct(">H")  # length of the slot
 _ORDER: Final = struct.Struct(">BQ")  # 0, priority
-_HEAD: Final = struct.Struct(">BQ8sBI")  # the same, id, deaths, 1 + length of the fingerprint
-_LENGTH: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">BQ8sIB")  # the same, id, size of the body, deaths
+_MARK: Final = struct.Struct(">I")  # 1 + length of the fingerprint, 0 without one
+
+NO_BODY: Final = _MARK.pack(0)
+"""An empty body, of a request without a fingerprint."""
 
 SECOND: Final = 1_000_000
 """The server counts the times of turns in microseconds."""
@@ -18,7 +21,7 @@ SECOND: Final = 1_000_000
 _MOST_PRIORITY: Final = 2**53
 """Beyond this, doubles cannot tell priorities apart."""
 
-_WORDS: Final = 5  # before the member of a request that was taken
+_WORDS: Final = 5  # before the head of a request that was taken
 
 
 @dataclass(eq=False, slots=True)
@@ -51,12 +54,9 @@ class Entry:
 
     @property
     def queued(self) -> tuple[bytes, bytes]:
-        """The member of the request, before and after what the server puts into it."""
-        mark = self.fingerprint
-        head = _LENGTH.pack(0 if mark is None else len(mark) + 1)
-        return with_length(self.slot) + _ORDER.pack(0, _reversed(self.priority)), (
-            head + (mark or b"") + self.body
-        )
+        """The head of the request, up to its priority, and its body, as the server stores it."""
+        head = with_length(self.slot) + _ORDER.pack(0, _reversed(self.priority))
+        return head, _with_mark(self.fingerprint, self.body)
 
 
 @dataclass(eq=False, slots=True)
@@ -88,36 +88,44 @@ class Taken:
     listed: bool = False
 
     @classmethod
-    def read(cls, value: bytes, now: int) -> Taken:
+    def read(cls, row: bytes, body: bytes, now: int) -> Taken:
         """Parse what the server stores of a request that was taken.
 
         :param now: the server's time, in microseconds.
         """
-        start, _, delay, jitter, listed, member = value.split(b" ", _WORDS)
-        taken = cls.read_member(member)
+        start, _, delay, jitter, listed, head = row.split(b" ", _WORDS)
+        taken = cls.read_parts(head, body)
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
         return taken
 
     @classmethod
-    def read_member(cls, member: bytes) -> Taken:
-        """Parse a member of the queue."""
-        (length,) = _SLOT.unpack_from(member)
+    def read_parts(cls, head: bytes, body: bytes) -> Taken:
+        """Parse the head of a request, and its body, as the server stores them."""
+        (length,) = _SLOT.unpack_from(head)
         at = _SLOT.size + length
-        slot = member[_SLOT.size : at]
-        _, reversed_, name, deaths, length = _HEAD.unpack_from(member, at)
-        at += _HEAD.size
-        end = at + max(0, length - 1)
-        mark = member[at:end] if length else None
-        return cls(name, slot, _MOST_PRIORITY - reversed_, deaths, mark, member[end:])
+        _, reversed_, id_, _, deaths = _HEAD.unpack_from(head, at)
+        (length,) = _MARK.unpack_from(body)
+        end = _MARK.size + max(0, length - 1)
+        mark = body[_MARK.size : end] if length else None
+        slot = head[_SLOT.size : at]
+        return cls(id_, slot, _MOST_PRIORITY - reversed_, deaths, mark, body[end:])
 
     @property
-    def member(self) -> bytes:
-        """The member of the queue that it would be if nobody had tried it."""
-        mark = self.fingerprint
-        length = 0 if mark is None else len(mark) + 1
-        head = _HEAD.pack(0, _reversed(self.priority), self.id, 0, length)
-        return with_length(self.slot) + head + (mark or b"") + self.body
+    def parts(self) -> tuple[bytes, bytes]:
+        """Its head, as if no worker had died with it, and its body, as the server stores them."""
+        body = _with_mark(self.fingerprint, self.body)
+        head = _HEAD.pack(0, _reversed(self.priority), self.id, len(body), 0)
+        return with_length(self.slot) + head, body
+
+
+def id_in(head: bytes) -> bytes:
+    """Return the id in a head, or in what ends with one: rows of ``taken`` and of ``failed``."""
+    return head[-13:-5]
+
+
+def _with_mark(mark: bytes | None, body: bytes) -> bytes:
+    return _MARK.pack(0 if mark is None else len(mark) + 1) + (mark or b"") + body
 
 
 def _reversed(priority: int) -> int:
@@ -126,5 +134,5 @@ def _reversed(priority: int) -> int:
 
 
 def with_length(slot: bytes) -> bytes:
-    """Return a slot with its length, as members begin."""
+    """Return a slot with its length, as heads begin."""
     return _SLOT.pack(len(slot)) + slot

@@ -181,7 +181,7 @@ class SharedQueue:
         """Let a call take as many failed requests as it has room for, and the next one the rest."""
         failures = call.failures
         for count, failing in enumerate(failures):
-            call.room -= len(failing.failed.body)
+            call.room -= len(failing.original.body)
             if count and call.room < 0:
                 call.failures, self.next_call.failures = failures[:count], failures[count:]
                 break

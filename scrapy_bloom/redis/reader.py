@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
@@ -15,10 +15,13 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import PROGRAM, Counts, State, refusal
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.member import SECOND, Taken, with_length
+from scrapy_bloom.redis.member import NO_BODY, SECOND, Taken, id_in, with_length
 from scrapy_bloom.redis.worker import Surprise, ask
 
-_PORTION: Final = 100  # requests that are read at once: some are large
+_Item = TypeVar("_Item")
+
+_PORTION: Final = 100  # heads that are read at once
+_BODIES: Final = 10  # bodies that are read at once: some are large
 _STARTS: Final = 1_000  # start requests that are read at once
 _MOST_HELD: Final = 500  # requests in flight that are looked at
 _ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
@@ -38,11 +41,11 @@ class Listed(NamedTuple):
     request: Taken
 
     @classmethod
-    def read(cls, key: bytes, value: bytes) -> Listed:
-        """Parse a row."""
-        *_, length = _ROW.unpack_from(value)
-        failed = Failed.unpack(value[_ROW.size + length :])
-        request = Taken.read_member(failed.body)
+    def read(cls, key: bytes, row: bytes, body: bytes) -> Listed:
+        """Parse a row, and the body of its request."""
+        *_, length = _ROW.unpack_from(row)
+        failed = Failed.unpack(row[_ROW.size + length :])
+        request = Taken.read_parts(failed.body, body)
         return cls(key, failed._replace(body=request.body), request)
 
 
@@ -114,7 +117,32 @@ class Reader:
 
     def failed(self) -> Iterator[Listed]:
         """Yield the requests on the failed list, in no order. During a crawl one may come twice."""
-        return (Listed.read(*row) for row in self.scan("hscan", "failed"))
+        found = self.scan("hscan", "failed")
+        for (key, row), body in self._with_bodies(found, itemgetter(1), NO_BODY):
+            yield Listed.read(key, row, body)
+
+    def _with_bodies(
+        self, found: Iterable[_Item], head: Callable[[_Item], bytes], missing: bytes = b""
+    ) -> Iterator[tuple[_Item, bytes]]:
+        """Yield what was found, each with the body of its request.
+
+        :param head: returns the head of a request, or what ends with it.
+        :param missing: stands for a body that has vanished; without it, such requests are left out.
+        """
+        found = iter(found)
+        while some := [*islice(found, _BODIES)]:
+            ids = [id_in(head(each)) for each in some]
+            with self._link.explained():
+                bodies = self._link.client.hmget(self._base + "bodies", ids)
+            found_bodies = (body or missing for body in bodies)
+            yield from ((each, body) for each, body in zip(some, found_bodies, strict=True) if body)
+
+    def _due(
+        self, found: Iterable[tuple[bytes, float]], skew: float
+    ) -> Iterator[tuple[Taken, float]]:
+        """Yield requests of ``later``, each with its time, in seconds since 1970."""
+        for (head, due), body in self._with_bodies(found, itemgetter(0)):
+            yield Taken.read_parts(head, body), due / SECOND - skew
 
     def starts(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield how start requests have ended that are not filtered, by their ids."""
@@ -221,7 +249,8 @@ class Reader:
             ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
             first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
             in_turn = chain.from_iterable(zip_longest(*first))
-            yield from map(Taken.read_member, islice(filter(None, in_turn), count))
+        heads = islice(filter(None, in_turn), count)
+        yield from (Taken.read_parts(*each) for each in self._with_bodies(heads, bytes))
 
     def delayed(self, count: int) -> Iterator[tuple[Taken, float]]:
         """Yield requests that wait for a time, each with its own, in seconds since 1970."""
@@ -230,14 +259,14 @@ class Reader:
             with self._link.explained():
                 range_ = self._link.client.zrangebyscore
                 found = range_(self._base + "later", "-inf", "inf", 0, count, withscores=True)
-            for member, due in found:
-                yield Taken.read_member(member), due / SECOND - skew
+            yield from self._due(found, skew)
 
     def in_flight(self) -> Iterator[tuple[Taken, str, float]]:
         """Yield the requests that were taken, by which worker, and since how many seconds."""
         clock, _ = self.clock()
-        for field, value in self.scan("hscan", "taken"):
-            taken = Taken.read(value, clock)
+        found = self._with_bodies(self.scan("hscan", "taken"), itemgetter(1))
+        for (field, row), body in found:
+            taken = Taken.read(row, body, clock)
             yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
 
     def holders(self) -> list[tuple[str, int, float]]:
@@ -260,14 +289,14 @@ class Reader:
         while True:
             with self._link.explained():
                 range_ = self._link.client.zrangebylex
-                members = range_(self._base + "queue", last, "+", 0, _PORTION)
-            yield from ((Taken.read_member(member), 0.0) for member in members)
-            if len(members) < _PORTION:
+                heads = range_(self._base + "queue", last, "+", 0, _PORTION)
+            found = self._with_bodies(heads, bytes)
+            yield from ((Taken.read_parts(*each), 0.0) for each in found)
+            if len(heads) < _PORTION:
                 break
-            last = b"(" + members[-1]
+            last = b"(" + heads[-1]
         _, skew = self.clock()
-        for member, due in self.scan("zscan", "later"):
-            yield Taken.read_member(member), due / SECOND - skew
+        yield from self._due(self.scan("zscan", "later"), skew)
 
     def clock(self) -> tuple[int, float]:
         """Return the time of requests and slots, in microseconds.
@@ -275,9 +304,8 @@ class Reader:
         And by how many seconds it is ahead of the server's clock.
         """
         with self._link.explained():
-            words = (self._link.client.hget(self._key, "well") or b"").split()
+            skew = float(self._link.client.hget(self._key, "skew") or 0)
             seconds, fraction = self._link.client.time()
-        skew = float(words[3]) if len(words) > 3 else 0.0  # noqa: PLR2004 - the fourth of them
         return int((seconds + skew) * SECOND) + fraction, skew
 
     def _header(self) -> dict[str, bytes]:

@@ -35,6 +35,7 @@ LARGEST: Final = 8_000_000
 
 _ENDINGS: Final = {Ended.DONE: "d", Ended.REDIRECTED: "r"}  # others count as nothing
 _YES: Final = ord("1")
+_NONE: Final = b"", b""
 _MOST_KIND: Final = 1000  # bytes of a reason
 
 _LONG: Final = struct.Struct(">BI")
@@ -83,13 +84,15 @@ class Failing(NamedTuple):
     Attributes:
         id: of what was taken.
         start: identifies the start request that it stands for, if one that is not filtered.
-        failed: what is listed. Its body is the member to put back.
+        failed: why it has failed.
+        original: the request to put back.
         way: marks of where redirects led, to be forgotten.
     """
 
     id: bytes
     start: bytes
     failed: Failed
+    original: Taken
     way: tuple[bytes, ...] = ()
 
 
@@ -105,8 +108,8 @@ class Call:
         risky: whether this worker has a request that goes to the failed list with its next death.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
         failures: requests that have failed.
-        restored: members of failed requests to put back, by their keys on the list; empty for those
-            that count as done.
+        restored: failed requests to put back, by their keys on the list; None for those that count
+            as done.
         back: ids of those that this worker has not begun.
         unreadable: ids of those that it could not read.
         unused: ids of those whose turns were not used, the latest first.
@@ -124,7 +127,7 @@ class Call:
     risky: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
     failures: list[Failing] = field(default_factory=list)
-    restored: dict[bytes, bytes] = field(default_factory=dict)
+    restored: dict[bytes, Taken | None] = field(default_factory=dict)
     back: list[bytes] = field(default_factory=list)
     unreadable: list[bytes] = field(default_factory=list)
     unused: list[bytes] = field(default_factory=list)
@@ -156,19 +159,15 @@ class Call:
             "room": self.room,
             "through": self.through,
             "risky": self.risky,
-            "members": [
-                part for entry in self.entries if entry.op in "fp" for part in entry.queued
-            ],
+            "pushed": [part for entry in self.entries if entry.op in "fp" for part in entry.queued],
             "starts": {number: entry.start for number, entry in numbered if entry.start},
             "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
-            "failures": [
-                (each.id, each.start, int(each.failed.given_up), kind, each.failed.pack())
-                for each in self.failures
-                for kind in [each.failed.kind.encode()[:_MOST_KIND]]
-            ],
+            "failures": [*map(_failure, self.failures)],
             "ways": b"".join(probe(mark) for each in self.failures for mark in each.way),
-            "restored": [*self.restored.items()],
+            "restored": [
+                (key, *(each.parts if each else _NONE)) for key, each in self.restored.items()
+            ],
             "back": b"".join(self.back),
             "unreadable": b"".join(self.unreadable),
             "unused": b"".join(self.unused),
@@ -185,6 +184,13 @@ def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     status = ending.status.encode()[:_MOST_KIND]
     kind = _ENDINGS.get(ending.ended, "n")
     return kind, status, ending.start, ids.count(b""), b"".join(ids)
+
+
+def _failure(each: Failing) -> tuple[Any, ...]:
+    """Return a request that has failed."""
+    failed, (head, body) = each.failed, each.original.parts
+    kind, why = failed.kind.encode()[:_MOST_KIND], failed._replace(body=head).pack()
+    return each.id, each.start, int(failed.given_up), kind, why, body
 
 
 class Answer(NamedTuple):
@@ -229,11 +235,15 @@ class Answer(NamedTuple):
         report, digits, held, slices, *values = parts
         words = report.decode().split()
         told = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-        seen, now = iter(digits), time.monotonic()
+        seen, now, some = iter(digits), time.monotonic(), len(values) // 2
         next_turn = told.get("next", -1.0)
         return cls(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
-            [Taken.read(value, int(told["now"])) for value in values],
+            [
+                Taken.read(row, body, int(told["now"]))
+                for row, body in zip(values[:some], values[some:], strict=True)
+                if body is not None  # it has vanished, which the next call finds out
+            ],
             next_turn / SECOND if next_turn >= 0 else inf,
             {slot: now + float(wait) for slot, wait in zip(held[1::2], held[2::2], strict=True)},
             held[0] if held else b"",

@@ -85,8 +85,8 @@ def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server,
     reasons = reader.account(reader.existing().counts).reasons
     assert len(reasons) == 101
     assert reasons["others"] == 20
-    rows = {row.key: row.request.member for row in reader.failed()}
-    worker.queue.worker.call(Call(restored=dict.fromkeys(rows, b"")))
+    rows = {row.key: row.request for row in reader.failed()}
+    worker.queue.worker.call(Call(restored=dict.fromkeys(rows)))
     told = account(server, key)
     assert (told.done, told.failed, told.reasons) == (120, 0, {})
 
@@ -372,8 +372,8 @@ def run_and_fail(server, key, now, *, new=0):
         while not over:
             for taken in exchange(queue, 50, look=True, default=worker.default).taken:
                 failed = Failed.of(taken.body, Reason("503"), now)
-                member = replace(taken, body=failed.body).member
-                queue.fail(taken, Failing(taken.id, b"", failed._replace(body=member), ()))
+                original = replace(taken, body=failed.body)
+                queue.fail(taken, Failing(taken.id, b"", failed, original))
                 fetched += 1
             over = queue.is_over()
     client = server.client()
@@ -467,7 +467,7 @@ def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key)
     fail_all(server, key, "abc", tries=MOST_RUNS)
     worker = join()
     rows = {row.request.body: row for row in Reader(worker.queue.link, key).failed()}
-    back = {rows[b"a"].key: rows[b"a"].request.member, rows[b"b"].key: b""}
+    back = {rows[b"a"].key: rows[b"a"].request, rows[b"b"].key: None}
     for _ in range(2):
         worker.queue.worker.call(Call(restored=back))
         told = account(server, key)

@@ -71,8 +71,8 @@ def named(client, key):
     for row in read_slices(header.get("slices", b"")):
         add(live, f"{header['epoch'].decode()}.{row.number}.", row.keys)
     if coming := header.get("coming"):
-        _, _, _, _, number, made = coming.decode().split(":")
-        add(others, f"{header['epoch'].decode()}.{number}.", made)
+        _, _, _, _, number = coming.decode().split(":")
+        add(others, f"{header['epoch'].decode()}.{number}.", header["coming_keys"])
     for row in header.get("going", b"").decode().split():
         start, _, keys = row.rpartition(".")
         add(others, f"{start}.", keys)

@@ -79,7 +79,7 @@ def test_what_a_worker_cannot_read_is_on_the_failed_list_and_tried_by_the_next_r
     assert one.queue.is_over()
     rows = [*Reader(one.queue.link, key).failed()]
     assert [each.failed.kind for each in rows] == ["unreadable"] * 2
-    one.queue.worker.call(Call(restored={row.key: row.request.member for row in rows}))
+    one.queue.worker.call(Call(restored={row.key: row.request for row in rows}))
     assert sorted(one.take(2)) == ["a", "b"]
     assert [taken.deaths for taken in one.have.values()] == [0, 0]
 
@@ -252,8 +252,8 @@ def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
     one.take(2)
     client = server.client()
     shift_leases(server, key, seconds)
-    times = [float(each) + seconds for each in client.hget(key, "well").split()]
-    client.hset(key, "well", " ".join(f"{each:.3f}" for each in times))
+    for field in ("heard_since", "heard", "swept"):
+        client.hincrbyfloat(key, field, seconds)
     two.queue.worker.beat()
     two.queue.worker.beat()
     assert not one.exchange().void
@@ -267,10 +267,11 @@ def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):
         stop_beating(worker.queue.link)
 
         def beaten(last, now):
-            client.hset(key, "well", f"1.000 {last}")
+            times = {"heard_since": "1.000", "heard": last, "swept": last, "skew": 0}
+            client.hset(key, mapping=times)
             set_clock(now)
             worker.queue.worker.beat()
-            return client.hget(key, "well").split()[0]
+            return client.hget(key, "heard_since")
 
         assert beaten("1000.001", 1000.0004) == b"1.000"
         assert beaten("1000.000", 1001.5) == b"1.000"

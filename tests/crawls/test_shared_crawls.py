@@ -40,7 +40,7 @@ def shared(site, server, folder, **settings):
 def queue_is_empty(server):
     """Return whether no request waits, and none is taken."""
     client = server.client()
-    return not any(client.keys(f"*:{name}") for name in ("queue", "taken", "failed"))
+    return not any(client.keys(f"*:{name}") for name in ("queue", "taken", "failed", "bodies"))
 
 
 def test_three_workers_fetch_each_page_once(site, server, tmp_path):

@@ -119,14 +119,13 @@ async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, serv
     """His requests are on the failed list in the end, and all others are fetched."""
     with Pages(fan("a", "b", "c")) as pages:
         await crawl(Leaving, shared, url=pages.url + "/")
-        client, queue = server.client(), beginning(key) + "queue"
-        for number, member in enumerate(client.zrange(queue, 0, -1)[:2]):
-            head, _, _ = member.partition(b"\x80\x04\x95")
+        client, bodies = server.client(), beginning(key) + "bodies"
+        for number, (id_, stored) in enumerate([*client.hgetall(bodies).items()][:2]):
+            mark, _, _ = stored.partition(b"\x80\x04\x95")
             body = Request(pages.url, meta={"x": Hostile() if number else 1}).to_dict()
             if not number:
                 body["_class"] = "support.kinds.run"
-            client.zrem(queue, member)
-            client.zadd(queue, {head + pickle.dumps(body, 4): 0})
+            client.hset(bodies, id_, mark + pickle.dumps(body, 4))
         caplog.clear()
         crawler = await crawl(Nothing, shared)
         assert left(server, key) == (0, 0, 2)

@@ -198,6 +198,9 @@ class World:
     def fault_later(self):
         self.client.delete(beginning(KEY) + "later")
 
+    def fault_bodies(self):
+        self.client.delete(beginning(KEY) + "bodies")
+
     def fault_dead_before(self, loss="before"):
         """One is taken for dead, the others die, and the server loses something.
 
@@ -363,8 +366,8 @@ class Crawler:
 
     def fail(self, key):
         taken = self.flight.pop(key)
-        failed = Failed("503", "", self.world.now, 1, "", taken.member)
-        self.queue.fail(taken, Failing(taken.id, b"", failed))
+        failed = Failed("503", "", self.world.now, 1, "", taken.body)
+        self.queue.fail(taken, Failing(taken.id, b"", failed, taken))
 
     def child_done(self, parent):
         if parent in self.children:
@@ -394,6 +397,7 @@ SETS = {
     "losses while one is taken for dead": {
         "faults": {"dead_before": 1, "dead_after": 1, "late": 1}
     },
+    "bodies lost": {"faults": {"bodies": 1, "kill": 1, "late": 2}, "failures": 0.3},
     "any key lost": {"faults": {"key": 2, "late": 2, "freeze": 1}},
     "hosts": {"faults": ALL | {"clock": 1}, "hosts": 7},
     "hosts, retries": {"faults": ALL | {"clock": 1}, "hosts": 7, "retries": 0.2},
@@ -412,7 +416,7 @@ def test_no_page_is_lost_in_any_order_of_faults(server, name):
 
 LOST = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
 ANSWERED = """  digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
-  write_worker(worker, number, now + lease, own_delay, well)
+  write_worker(worker, number, now + lease, own_delay, changed)
   return answer()"""
 VANISHED = """  if some then start_over() end
   walk()
@@ -436,6 +440,14 @@ CONTROLS = {
         "faults": {"late": 2},
         "failures": 0.3,
         "without": {"list(key == '' and id or key, given_up, kind, packed)": ""},
+    },
+    "bodies that vanish unnoticed": {
+        "faults": {"bodies": 2, "late": 2},
+        "without": {"call('HLEN', bodies) < tonumber(stored)": "false"},
+    },
+    "requests without bodies that are handed out": {
+        "faults": {"bodies": 2, "late": 2},
+        "without": {"    if body then\n": "    if true then\n"},
     },
     "failed requests that vanish unnoticed": {
         "faults": {"failed": 2, "late": 2},

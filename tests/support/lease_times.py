@@ -25,4 +25,5 @@ def shift_leases(server, key, seconds, name=""):
 def all_are_well(server, key):
     """Let the server be one at which everybody else has renewed a lease a moment ago."""
     client = server.client()
-    client.hset(key, "well", f"1.0 {client.time()[0] - 2:.3f}")
+    moment = client.time()[0] - 2
+    client.hset(key, mapping={"heard_since": 1, "heard": moment, "swept": moment})

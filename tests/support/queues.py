@@ -84,8 +84,8 @@ class Crawler:
         """Say that these have failed."""
         for name in names:
             taken = self.have.pop(name)
-            failed = Failed(kind, "", time.time(), tries, self.queue.worker.name, taken.member)
-            self.queue.fail(taken, Failing(taken.id, start, failed, way))
+            failed = Failed(kind, "", time.time(), tries, self.queue.worker.name, taken.body)
+            self.queue.fail(taken, Failing(taken.id, start, failed, taken, way))
 
     def drain(self):
         """Take and finish everything; return the names, in order."""

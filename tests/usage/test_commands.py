@@ -240,7 +240,7 @@ def failing(name, server, kinds=KINDS, message="for a test"):
     for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
         failed = Failed.of(taken.body, failure, time.time(), shared.name)
         taken.body = failed.body
-        lost.append(Failing(taken.id, b"", failed._replace(body=taken.member)))
+        lost.append(Failing(taken.id, b"", failed, taken))
     shared.call(Call(failures=lost))
     shared.leave()
     link.close()

@@ -147,8 +147,8 @@ def test_a_job_says_where_each_page_is(bloom):
 def test_redis_says_where_each_page_is(bloom, redis):
     redis.offer(*map(request, ("flying", "out", "done")))
     flying, out, done = redis.take(3)
-    failed = listed(out.body)._replace(body=out.member)
-    redis.key.call(Call(failures=[Failing(out.id, b"", failed)], ended={}))
+    failed = listed(out.body)
+    redis.key.call(Call(failures=[Failing(out.id, b"", failed, out)], ended={}))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
     name, *_ = redis.key.name.rpartition(":")

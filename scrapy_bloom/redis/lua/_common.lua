@@ -7,29 +7,35 @@
 --   plan             JSON of what all workers must agree on
 --   first            geometry of the first slice: CAPACITY:RATE:BLOCKS:KEYS
 --   slices           for each slice, oldest first: CAPACITY:RATE:BLOCKS:KEYS:NUMBER:SINCE:ITEMS:AGAIN
---   coming           CAPACITY:RATE:BLOCKS:KEYS:NUMBER:MADE: the slice that gets its keys, see _growth.lua
+--   coming           CAPACITY:RATE:BLOCKS:KEYS:NUMBER: the slice that gets its keys, see _growth.lua
+--   coming_keys      how many it has
 --   going            EPOCH.NUMBER.KEYS of each slice whose first KEYS keys are to be freed
 --   window           seconds that a mark is kept, 0 for no limit
 --   order            "lifo" or "fifo"; empty if no requests are kept here
---   waiting, taken, failed
---                    how many requests there were after the last script
+--   waiting, taken, failed, bodies
+--                    how many requests there were after the last script, and how many bodies
 --   done, redirected how many pages are done, and how many were redirected to pages that were seen
 --   seen             how many links were dropped, because they led to pages that were seen
 --   run              the number of this run; one begins when a worker comes and nobody else is there
 --   found            WORKER LEASE of each that the last worker to come has found: once all these leases have run
 --                    out, a run begins; once one of them is renewed or released, none does
---   again            CURSOR COUNT: where in `failed` this run has yet to look for what earlier ones have left there,
---                    and how many requests it has put back; only while it does
+--   retry            where in `failed` this run has yet to look for what earlier ones have left there; only while it
+--                    does
+--   retried          how many requests it has put back, likewise
 --   hour             where in `failed` the next sweep looks for what failed an hour ago
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
---   well             SINCE LAST SWEPT SKEW: since when workers have been heard without a gap, and when last; the last
---                    sweep; by how much the clock has gone back in all, see read_clock()
+--   heard_since      since when workers have been heard without a gap
+--   heard            when one was heard last
+--   swept            when the last sweep was
+--   skew             by how many seconds the clock has gone back in all, see read_clock()
 --   sweep            where in `taken` the next sweep continues
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
---   crowd            WORKERS HOSTS HELD at the last sweep: how many were alive, had requests, were left alone
---   held             a number that grows whenever workers are to be told which slots are left alone
+--   workers, hosts, held
+--                    at the last sweep: how many workers were alive, how many slots had requests, and how many were
+--                    left alone
+--   holds_version    a number that grows whenever workers are to be told which slots are left alone
 --   deleted          the epoch that a user deleted last
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease; with the word "blocked" of one that gave
@@ -43,7 +49,8 @@
 --   frees            sorted set: download slot without requests -> when it may be served again
 --   holds            sorted set: download slot that is left alone -> until when
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
---   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED MEMBER, see _queue.lua
+--   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED HEAD, see _queue.lua
+--   bodies           hash: 8 bytes of each request in one of these, or on the failed list -> its body, see _queue.lua
 --   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
 --   reasons          hash: why requests in `failed` are there -> how many are
 --   statuses         hash: status that no callback got -> how many pages ended so
@@ -54,6 +61,7 @@
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
+local bodies = base .. 'bodies'
 local reasons, statuses, starts = base .. 'reasons', base .. 'statuses', base .. 'starts'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')

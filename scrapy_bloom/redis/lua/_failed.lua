@@ -3,7 +3,7 @@
 -- A row of `failed`:
 --   4 bytes, the run in which it failed; 1 byte, 1 if it is given up: it stays until it is put back by hand
 --   a double: when it failed; 2 bytes, a length; so many bytes: what it counts as in `reasons`
---   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker; the member of `queue` to put back
+--   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker; the head of the request
 local HOUR, MOST_KINDS, MOST_STARTS = 3600, 100, 100000
 local COUNTERS = {d = 'done', r = 'redirected'}
 local counters = {done = 0, redirected = 0}  -- of the header; whoever changes them reads and writes them
@@ -21,7 +21,7 @@ local function tally(key, kind, by)
   return kind
 end
 
--- Take a row from the list; return the member that it has, nil if it is not there.
+-- Take a row from the list; return the head that it has, nil if it is not there.
 local function unlist(key, value)
   if not value or call('HDEL', failed, key) == 0 then return nil end
   local _, _, _, kind, at = struct.unpack('>IBdHc0', value)
@@ -39,14 +39,17 @@ end
 
 -- List a request that no worker has told about, after so many deaths. One that workers died with stays until it is put
 -- back by hand; what nobody can read is tried again by the next run.
-local function fail(member, reason, deaths)
-  local at = deaths_at(member)
-  local head = string.format('["%s", "", %.3f, %d, ""]', reason, now, deaths)
-  member = member:sub(1, at - 1) .. '\0' .. member:sub(at + 1)
-  list(member:sub(at - 8, at - 1), deaths > 0 and 1 or 0, reason, struct.pack('>I', #head) .. head .. member)
+local function fail(head, reason, deaths)
+  local why = string.format('["%s", "", %.3f, %d, ""]', reason, now, deaths)
+  list(id_of(head), deaths > 0 and 1 or 0, reason, struct.pack('>I', #why) .. why .. with_deaths(head, 0))
 end
 
--- Forget how a start request has ended: it comes again. Return its member if it is on the failed list.
+-- Drop the body of a request, if one is given, that was taken from the list and goes nowhere.
+local function drop_body(head)
+  if head then call('HDEL', bodies, id_of(head)) end
+end
+
+-- Forget how a start request has ended: it comes again. Return its head if it is on the failed list.
 local function reopen(start)
   local ended = call('HGET', starts, start)
   if ended then
@@ -63,11 +66,51 @@ local function note_ended(kind, status, start, some)
   local name = COUNTERS[kind]
   if not name or some == 0 then return end
   if start ~= '' then
-    reopen(start)
+    drop_body(reopen(start))
     if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, kind .. status) end
   end
   counters[name] = counters[name] + some
   tally(statuses, status, some)
+end
+
+-- List requests that have failed: `failures` are as call.lua is told.
+local function note_failed(worker, failures)
+  for _, each in ipairs(failures) do
+    local id, key, given_up, kind, packed, body = unpack(each)
+    if call('HDEL', taken, worker .. id) == 1 then
+      if key ~= '' then drop_body(reopen(key)) end
+      call('HSET', bodies, id, body)
+      list(key == '' and id or key, given_up, kind, packed)
+    end
+  end
+end
+
+-- List requests that a worker could not read: the next run, or another worker in an hour, may.
+local function refuse(worker, ids)
+  for _, field in ipairs(fields_of(worker, ids)) do
+    local value = call('HGET', taken, field)
+    if value then
+      local _, _, head = read_taken(value)
+      call('HDEL', taken, field)
+      free_turn(value)
+      fail(head, 'unreadable', 0)
+    end
+  end
+end
+
+-- Put requests of the list back into the queue, or count them as done: `restored` is as call.lua is told.
+local function restore(restored)
+  for _, each in ipairs(restored) do
+    local key, head, body = unpack(each)
+    local before = unlist(key, call('HGET', failed, key))
+    if before and head ~= '' then
+      call('HSET', bodies, id_of(head), body)
+      enqueue(head)
+    elseif before then
+      drop_body(before)
+      note_ended('d', '', #key == 16 and key or '', 1)
+    end
+  end
 end
 
 -- Put a portion of the list back: what earlier runs have left there, or what failed an hour ago. Return where to go on,
@@ -78,9 +121,9 @@ local function put_failed_back(cursor, run)
     local key, value = portion[2][i], portion[2][i + 1]
     local its_run, given_up, date = struct.unpack('>IBd', value)
     if given_up == 0 and (run and its_run < run or not run and date <= now - HOUR) then
-      local member = unlist(key, value)
-      if member then
-        enqueue(member)
+      local head = unlist(key, value)
+      if head then
+        enqueue(head)
         some = some + 1
       end
     end
@@ -94,15 +137,13 @@ local function put_back(field, new, most, reason)
   local value = call('HGET', taken, field)
   if not value then return nil end
   call('HDEL', taken, field)
-  local _, _, member = read_taken(value)
-  local at = deaths_at(member)
-  local deaths = math.min(255, member:byte(at) + new)
-  member = member:sub(1, at - 1) .. string.char(deaths) .. member:sub(at + 1)
+  local _, _, head = read_taken(value)
+  local deaths = math.min(255, head:byte(-1) + new)
   if new > 0 and deaths >= most then
-    fail(member, reason, deaths)
+    fail(head, reason, deaths)
     return 'failed'
   end
   if new == 0 then free_turn(value) end
-  enqueue(member)
+  enqueue(with_deaths(head, deaths))
   return 'queue'
 end

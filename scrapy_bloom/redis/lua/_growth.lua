@@ -7,12 +7,12 @@
 
 -- Return the slice that gets its keys or has just got them, and how many it has; nil if there is none.
 local function read_coming(epoch)
-  local row, made = (call('HGET', header, 'coming') or ''):match('^(%S+):(%d+)$')
+  local row, made = unpack(call('HMGET', header, 'coming', 'coming_keys'))
   if row then return read_slices(row .. ':0:0:0', epoch)[1], tonumber(made) end
 end
 
 -- Let a slice get its keys: GEOMETRY:NUMBER.
-local function await(slice) call('HSET', header, 'coming', slice .. ':0') end
+local function await(slice) call('HSET', header, 'coming', slice, 'coming_keys', 0) end
 
 -- Let slices go: also the one that is to follow them, if that is among them.
 local function drop(slices)

@@ -4,7 +4,12 @@
 local function count(...)
   local waiting = call('ZCARD', queue) + call('ZCARD', later)
   local in_flight, failures = call('HLEN', taken), call('HLEN', failed)
-  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, ...)
+  local stored = call('HLEN', bodies)
+  if stored > 0 and waiting + in_flight + failures == 0 then  -- of requests that have vanished
+    call('UNLINK', bodies)
+    stored = 0
+  end
+  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'bodies', stored, ...)
   return waiting, in_flight, failures
 end
 

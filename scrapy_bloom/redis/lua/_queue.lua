@@ -1,11 +1,14 @@
 -- The requests: where each is, whose turn is next, and what to do when some have vanished.
 --
--- A waiting request is a member of `queue`:
+-- A request has a head, which is all that moves:
 --   2 bytes, the length of its download slot; the slot
 --   1 byte, 0
---   8 bytes, the priority, reversed; 8 bytes that order and identify the request
---   1 byte, how many workers have died with it; 4 bytes, 1 + length of its fingerprint, or 0 without one
---   the fingerprint; the body
+--   8 bytes, the priority, reversed; 8 bytes, its id, which also orders it
+--   4 bytes, the size of its body; 1 byte, how many workers have died with it
+-- What may be large lies still, in `bodies`, under its id, and is read only for the worker that takes it:
+--   4 bytes, 1 + length of its fingerprint, or 0 without one; the fingerprint; what the worker has written
+--
+-- The head of a waiting request is a member of `queue`.
 -- All scores are 0, so Redis sorts by these bytes: the requests of a slot are next to each other, in the order in
 -- which they are sent.
 --
@@ -23,7 +26,9 @@ local MOVED = 50  -- requests that one call moves from `later` to `queue`, at mo
 local SECOND = 1000000
 local clock = math.floor(now * SECOND)
 
-local function slot_of(member) return member:sub(3, 2 + struct.unpack('>H', member)) end
+local function slot_of(head) return head:sub(3, 2 + struct.unpack('>H', head)) end
+local function id_of(head) return head:sub(-13, -6) end  -- also of a row of `taken`, which ends with its head
+local function with_deaths(head, deaths) return head:sub(1, -2) .. string.char(deaths) end
 
 -- Return until when a slot is left alone; 0 if it is not.
 local some_held
@@ -71,8 +76,8 @@ end
 
 -- Have all workers told again which slots are left alone.
 local function tell_holds()
-  local last = tonumber(call('HGET', header, 'held') or 0)
-  call('HSET', header, 'held', format_time(math.max(clock, last + 1)))
+  local last = tonumber(call('HGET', header, 'holds_version') or 0)
+  call('HSET', header, 'holds_version', format_time(math.max(clock, last + 1)))
 end
 
 -- Leave slots alone for a time: `held` is as the `holds` of call.lua.
@@ -93,9 +98,9 @@ local function set_holds(held)
   if #held > 0 then drop_held(math.min(2 * #held, PORTION)) end
 end
 
-local function enqueue(member)
-  call('ZADD', queue, '0', member)
-  await_turn(slot_of(member))
+local function enqueue(head)
+  call('ZADD', queue, '0', head)
+  await_turn(slot_of(head))
 end
 
 -- Move a portion of the requests that have waited for long enough. Return when the next one has, if there are more.
@@ -127,30 +132,61 @@ local function walk()
   call('HSET', header, 'walk', slot)
 end
 
--- Return when a taken request is to be sent, the turn after it, and the request.
+-- Return when a taken request is to be sent, the turn after it, and its head.
 local function read_taken(value)
-  local start, following, member = value:match('^(%S+) (%S+) %S+ %S+ %S+ (.*)$')
-  return tonumber(start), tonumber(following), member
+  local start, following, head = value:match('^(%S+) (%S+) %S+ %S+ %S+ (.*)$')
+  return tonumber(start), tonumber(following), head
 end
 
--- Return where in a member it says how many workers have died with it.
-local function deaths_at(member) return 20 + #slot_of(member) end
+-- Return the fields of a worker's requests in `taken`, and the ids, which are their fields in `bodies`.
+local function fields_of(worker, ids)
+  local names, own = {}, {}
+  for i = 1, #ids / 8 do
+    local id = ids:sub(8 * i - 7, 8 * i)
+    names[i], own[i] = worker .. id, id
+  end
+  return names, own
+end
+
+-- Remove requests that a worker has taken. Return how many of them it had.
+--
+-- If it had not all of them, which should not happen, nobody knows whose the rest are, and all bodies stay: those
+-- without a head go with the last request, see count().
+local function remove(worker, ids)
+  local some = 0
+  for i = 1, #ids, 8 * PORTION do
+    local names, own = fields_of(worker, ids:sub(i, i + 8 * PORTION - 1))
+    local had = call('HDEL', taken, unpack(names))
+    if had == #names then call('HDEL', bodies, unpack(own)) end
+    some = some + had
+  end
+  return some
+end
 
 -- Give back the turn of a taken request, unless a later one has been set.
 local function free_turn(value)
-  local start, following, member = read_taken(value)
-  local slot = slot_of(member)
+  local start, following, head = read_taken(value)
+  local slot = slot_of(head)
   local turn, key = turn_of(slot)
   if turn == following then set_turn(key, slot, start) end
+end
+
+-- Give back the turns of requests that a worker has taken, by their ids.
+local function free_turns(worker, ids)
+  for _, field in ipairs(fields_of(worker, ids)) do
+    local value = call('HGET', taken, field)
+    if value then free_turn(value) end
+  end
 end
 
 -- Start over if requests have vanished, or pages from a list of forgotten ones: nothing may suppress these pages.
 -- Return whether it did. A script that may count requests does this first: count() takes what is there for all. Also
 -- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
-  local waiting, in_flight, failures = unpack(call('HMGET', header, 'waiting', 'taken', 'failed'))
+  local waiting, in_flight, failures, stored = unpack(call('HMGET', header, 'waiting', 'taken', 'failed', 'bodies'))
   local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
-    or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures) or again_vanished(slices)
+    or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures)
+    or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

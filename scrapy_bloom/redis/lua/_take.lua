@@ -13,37 +13,50 @@ local function read_pace(text, default)
   return delay, jitter, text .. ' 1 '
 end
 
+-- Note the paces of slots that a worker tells, and move their next turns accordingly.
+local function set_paces(said, default)
+  for _, pace in ipairs(said.paces) do
+    local slot, delay, jitter = unpack(pace)
+    local turn, key = turn_of(slot)
+    local before = read_pace(call('HGET', delays, slot), default)
+    if not turn or delay == said.delay and jitter == said.jitter then  -- nothing would remove it without a turn
+      call('HDEL', delays, slot)
+    else
+      call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
+    end
+    if turn and turn > clock then set_turn(key, slot, turn + (delay - before) * SECOND) end
+  end
+end
+
 local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * math.random() - 1)) end
 
 local function describe_turn(start, following, pace) return string.format('%d %d ', start, following) .. pace end
 
 -- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
 -- failed list because of another.
-local function hand_out(haul, member, slot, turn)
-  local at = 20 + #slot  -- how many workers have died with it
-  local dangerous = member:byte(at) >= haul.most - 1
+local function hand_out(haul, head, turn)
+  local dangerous = head:byte(-1) >= haul.most - 1
   if dangerous and haul.risky then return false end
-  if haul.room < #member and #haul.ids > 0 then
+  local size = struct.unpack('>I', head, #head - 4)
+  if haul.room < size and #haul.ids > 0 then
     haul.room = -1
     return false
   end
   haul.risky = haul.risky or dangerous
-  local id, value, stored = member:sub(at - 8, at - 1), turn .. member, haul.stored
-  haul.ids[#haul.ids + 1], haul.requests[#haul.requests + 1] = id, value
-  stored[#stored + 1], stored[#stored + 2] = haul.worker .. id, value
-  haul.room = haul.room - #member
+  haul.ids[#haul.ids + 1], haul.rows[#haul.rows + 1] = id_of(head), turn .. head
+  haul.room = haul.room - size
   return true
 end
 
 -- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others.
 local function hand_out_some(haul, slot, most, turn)
   local prefix, skip, gone = struct.pack('>H', #slot) .. slot, haul.passed[slot] or 0, haul.gone
-  local members = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, most + 1)
-  for i = 1, math.min(most, #members) do
-    if not hand_out(haul, members[i], slot, turn) then return i - 1, true end
-    gone[#gone + 1], haul.passed[slot] = members[i], skip + i
+  local heads = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, most + 1)
+  for i = 1, math.min(most, #heads) do
+    if not hand_out(haul, heads[i], turn) then return i - 1, true end
+    gone[#gone + 1], haul.passed[slot] = heads[i], skip + i
   end
-  return math.min(most, #members), #members > most
+  return math.min(most, #heads), #heads > most
 end
 
 -- Serve a slot: take up to `most` of its requests with one start, and set its next turn. Return how many were taken.
@@ -92,16 +105,31 @@ local function paces_of(slots)
   return listed
 end
 
+-- Store what a worker has taken. A request whose body has vanished is dropped here: since then the crawl has started
+-- over, and its page counts as new.
+local function keep(haul, worker)
+  local ids, rows, texts, stored, some = {}, {}, {}, {}, 0
+  for i, body in ipairs(call('HMGET', bodies, unpack(haul.ids))) do
+    if body then
+      local id, row = haul.ids[i], haul.rows[i]
+      some = some + 1
+      ids[some], rows[some], texts[some] = id, row, body
+      stored[2 * some - 1], stored[2 * some] = worker .. id, row
+    end
+  end
+  if some > 0 then call('HSET', taken, unpack(stored)) end
+  haul.ids, haul.rows, haul.bodies = ids, rows, texts
+end
+
 -- Take as many requests as a worker asks for. Return the haul, and how long until more can be taken, as `next` of
 -- call.lua says it.
 local function take(said, default)
   local left, many, horizon = said.take, #said.busy, clock + said.ahead * SECOND
   local haul = {
-    worker = said.worker, most = said.most, risky = said.risky, default = default,
+    most = said.most, risky = said.risky, default = default,
     horizon = horizon,  -- of turns that come until then, requests are taken
     room = said.room,  -- for so many bytes
-    ids = {}, requests = {},  -- what was taken, as it is told
-    stored = {},  -- the same as fields and values of `taken`
+    ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies
     gone = {},  -- members of `queue`
     passed = {},  -- slot -> how many of its first members are among these
     turns = {},  -- next turns of slots that have more requests
@@ -126,7 +154,7 @@ local function take(said, default)
     if left == 0 or haul.room <= 0 or not progress then break end
   end
   if #haul.gone > 0 then call('ZREM', queue, unpack(haul.gone)) end
-  if #haul.stored > 0 then call('HSET', taken, unpack(haul.stored)) end
+  if #haul.ids > 0 then keep(haul, said.worker) end
   if haul.freed > 0 then drop_free(2 * haul.freed) end
   if left == 0 or haul.room <= 0 then return haul, 0 end
   local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
@@ -134,4 +162,20 @@ local function take(said, default)
     if not is_busy[after[i]] then return haul, math.max(0, after[i + 1] - horizon) end
   end
   return haul, -1
+end
+
+-- Return rows of `taken`, and behind them the bodies of these requests, in the same order.
+local function with_bodies(rows, texts)
+  local some = #rows
+  for i, body in ipairs(texts) do rows[some + i] = body end
+  return rows
+end
+
+-- Return what a worker has of some requests, likewise. A body may have vanished meanwhile.
+local function read_again(worker, ids)
+  local rows, own, names = {}, {}, fields_of(worker, ids)
+  for _, row in ipairs(#names > 0 and call('HMGET', taken, unpack(names)) or {}) do
+    if row then rows[#rows + 1], own[#own + 1] = row, id_of(row) end
+  end
+  return with_bodies(rows, #own > 0 and call('HMGET', bodies, unpack(own)) or {})
 end

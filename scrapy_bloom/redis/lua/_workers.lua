@@ -5,28 +5,36 @@
 local SWEEP, SCANNED, DAY = 1, 300, 86400
 local MOST_DEAD = 200  -- tombstones that are kept: each sweep reads them all. Without one a worker starts over
 
--- Set `clock`. Return the new `well`, and since when workers have been heard without a gap if a sweep is due.
+-- Set `clock`, given `heard_since`, `heard`, `swept` and `skew` of the header. Return the fields and values that are to
+-- be written of these, and since when workers have been heard without a gap if a sweep is due.
 --
 -- If the server's clock has gone back, `clock` stays where it was, so that nobody waits the longer for that.
-local function read_clock(well, lease)
-  local since, last, swept, skew = read_numbers(well)
+local function read_clock(since, last, swept, skew, lease)
+  local moment, changed = string.format('%.3f', now), {'heard'}
+  changed[2] = moment
   local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
-  if back or now - last > lease / 3 then since = now end
-  skew = (skew or 0) + (back and last - now or 0)
+  if back or now - last > lease / 3 then
+    since, changed[#changed + 1], changed[#changed + 2] = now, 'heard_since', moment
+  end
+  if back then
+    skew = skew + last - now
+    changed[#changed + 1], changed[#changed + 2] = 'skew', string.format('%.3f', skew)
+  end
   clock = math.floor((now + skew) * SECOND)
-  local due = back or now - (swept or last) >= SWEEP
-  return string.format('%.3f %.3f %.3f %.3f', since, now, due and now or swept or last, skew), due and since
+  local due = back or now - swept >= SWEEP
+  if due then changed[#changed + 1], changed[#changed + 2] = 'swept', moment end
+  return changed, due and tonumber(since)
 end
 
-local function write_worker(worker, number, ends, delay, well)
-  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), 'well', well)
+local function write_worker(worker, number, ends, delay, changed)
+  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), unpack(changed))
 end
 
 local function begin_run()
   local run = tonumber(call('HGET', header, 'run') or 0) + 1
   call('HSET', header, 'run', format_time(run))
   call('HDEL', header, 'found')
-  if call('EXISTS', failed) == 1 then call('HSET', header, 'again', '0 0') end
+  if call('EXISTS', failed) == 1 then call('HSET', header, 'retry', 0, 'retried', 0) end
 end
 
 -- A worker comes. A run begins now, or once all the others are dead.
@@ -111,6 +119,6 @@ local function sweep(since, lease, most)
   drop_free(PORTION)
   if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many
   drop_held(PORTION)
-  call('HSET', header, 'crowd', string.format('%d %d %d', alive, call('ZCARD', turns), call('ZCARD', holds)))
+  call('HSET', header, 'workers', alive, 'hosts', call('ZCARD', turns), 'held', call('ZCARD', holds))
   return queued, failed_now
 end

@@ -5,20 +5,21 @@
 -- Answers {"ok", how many requests of dead workers were put back, how many others went to the failed list, the count
 --          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local fields = call('HMGET', header, 'epoch', 'w:' .. worker, 'slices', 'forgotten', 'deleted', 'well')
-if fields[1] ~= epoch then return other_epoch(epoch, fields[5]) end
-if start_over_if_vanished(read_slices(fields[3], epoch)) then return {'gone'} end
-local number, ends, delay = read_worker(fields[2])
+local record = 'w:' .. worker
+local there = read_header('epoch', record, 'slices', 'forgotten', 'deleted', 'heard_since', 'heard', 'swept', 'skew')
+if there.epoch ~= epoch then return other_epoch(epoch, there.deleted) end
+if start_over_if_vanished(read_slices(there.slices, epoch)) then return {'gone'} end
+local number, ends, delay = read_worker(there[record])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
-local well, since = read_clock(fields[6], lease)
+local changed, since = read_clock(there.heard_since, there.heard, there.swept, there.skew, lease)
 if number and ARGV[5] == '1' then
-  call('HSET', header, 'w:' .. worker, string.format('%.0f dead %.0f blocked', number, now), 'well', well)
+  call('HSET', header, record, string.format('%.0f dead %.0f blocked', number, now), unpack(changed))
   call('HDEL', header, 'a:' .. worker)
 elseif number then
-  write_worker(worker, number, now + lease, delay or 0, well)
+  write_worker(worker, number, now + lease, delay or 0, changed)
 else
-  call('HSET', header, 'well', well)
+  call('HSET', header, unpack(changed))
 end
 local queued, failed_now = 0, 0
 if since then queued, failed_now = sweep(since, lease, most) end
-return {'ok', queued, failed_now, fields[4]}
+return {'ok', queued, failed_now, there.forgotten}

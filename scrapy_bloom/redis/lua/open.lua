@@ -16,8 +16,8 @@
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
 for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [turns] = 'zset',
-  [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [reasons] = 'hash',
-  [statuses] = 'hash', [starts] = 'hash'}) do
+  [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
+  [reasons] = 'hash', [statuses] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -54,7 +54,8 @@ if made then
   call('UNLINK', later, turns, frees, holds)
   forget_account()
   call('PERSIST', header)
-  call('HSET', header, 'well', string.format('%.3f %.3f %.3f 0', now, now, now), unpack(ARGV, FIRST_FIELD))
+  local moment = string.format('%.3f', now)
+  call('HSET', header, 'heard_since', moment, 'heard', moment, 'swept', moment, 'skew', 0, unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first') .. ':0'
   call('HSET', header, 'slices', string.format('%s:%.6f:0:0', first, now))
   await(first)

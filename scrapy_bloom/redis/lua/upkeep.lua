@@ -48,5 +48,5 @@ local lacks = coming and (told or coming.number == newest.number) and made < com
 if not lacks then return {'ok', 0, to_free, text, kind} end
 local key = segment_of(coming, made)
 call('BITFIELD', key.key, 'SET', 'u1', key.last, '1')
-call('HSET', header, 'coming', format('%s:%d:%d', coming.geometry, coming.number, made + 1))
+call('HSET', header, 'coming_keys', made + 1)
 return {'ok', coming.keys - made - 1, to_free, text, kind}

@@ -16,7 +16,7 @@ from scrapy import Request
 
 from scrapy_bloom.commands.requests import decoded
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.member import Taken, id_in
 from scrapy_bloom.redis.reader import Listed, Reader
 from support.simulation.servers import BASE, KEY, Observer
 from support.simulation.site import KINDS, page_of
@@ -130,11 +130,17 @@ class SharedAccount(Account):
             pipeline.zrange(BASE + name, 0, -1)
         for name in ("taken", "failed"):
             pipeline.hvals(BASE + name)
-        queue, later, taken, failed = pipeline.execute()
+        pipeline.hgetall(BASE + "bodies")
+        queue, later, taken, failed, bodies = pipeline.execute()
+
+        def with_body(heads):
+            """Return those whose bodies have not vanished: the others are no requests."""
+            return [(each, bodies[id_in(each)]) for each in heads if id_in(each) in bodies]
+
         found = {
-            "waiting": map(Taken.read_member, [*queue, *later]),
-            "failed": (Listed.read(b"", value).request for value in failed),
-            "in flight": (Taken.read(value, 0) for value in taken),
+            "waiting": (Taken.read_parts(*each) for each in with_body([*queue, *later])),
+            "failed": (Listed.read(b"", *each).request for each in with_body(failed)),
+            "in flight": (Taken.read(*each, 0) for each in with_body(taken)),
         }
         return by_page(found)
 
