@@ -68,5 +68,7 @@ def target_of(project: Project, where: str | None) -> Target:
     from scrapy_bloom.redis.client import Server
     from scrapy_bloom.redis.project import key_of, server_of
 
+    if key:
+        REDIS_KEY.read("the key", key)
     key = key or key_of(settings, spider=project.spider, project=project.name)
     return RedisTarget(Server(url) if url else server_of(settings), key, project)

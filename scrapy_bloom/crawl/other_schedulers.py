@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom.crawl.scrapy.crawler import scheduler_of, send_dropped
 from scrapy_bloom.crawl.scrapy.loop import Timer
+from scrapy_bloom.settings import BACKEND, Settings
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -31,6 +32,9 @@ _LEFT_OVER: Final = {
 }
 """Settings of scrapy-redis that are not read without its scheduler, and what holds instead."""
 
+_OF_WORKERS: Final = ("REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS")
+"""Settings of scrapy-redis by which workers shared a crawl."""
+
 
 def warn_of_left_over(crawler: Crawler, report: Report, *, shared: bool) -> None:
     """Warn of what scrapy-redis's scheduler would read or do, which this crawl does not have.
@@ -43,12 +47,17 @@ def warn_of_left_over(crawler: Crawler, report: Report, *, shared: bool) -> None
                 f"{name} has no effect: it is a setting of scrapy-redis's scheduler, which this"
                 f" crawl does not use. {instead} Remove it."
             )
+    if shared or Settings.of(crawler)[BACKEND] == "local":
+        return
+    found = [name for name in _OF_WORKERS if crawler.settings.get(name)]
     kinds = type(crawler.spider).__mro__
-    if not shared and any(kind.__module__ == "scrapy_redis.spiders" for kind in kinds):
+    if any(kind.__module__ == "scrapy_redis.spiders" for kind in kinds):
+        found = [kinds[0].__name__]
+    if found:
         report.warn(
-            f"{kinds[0].__name__} is a spider of scrapy-redis, and shares only its start URLs:"
-            f" without BLOOM_REDIS_URL each worker filters by itself, and fetches what others have"
-            f" fetched. Set BLOOM_REDIS_URL to the server of REDIS_URL."
+            f"{found[0]} is of scrapy-redis, but no pages are shared: without BLOOM_REDIS_URL each"
+            f" worker filters by itself, and fetches what others have fetched. Set BLOOM_REDIS_URL"
+            f" to the server of REDIS_URL; or, for one worker only, BLOOM_BACKEND = 'local'."
         )
 
 

@@ -64,8 +64,23 @@ async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named
 
     with Pages(fan("a")) as pages:
         await crawl(Fed, storage, url=pages.url + "/")
-    said = warned("Fed is a spider of scrapy-redis, and shares only its start URLs")
+    said = warned("Fed is of scrapy-redis, but no pages are shared")
     assert len(said) == ("BLOOM_REDIS_URL" not in storage)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("name", ["REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS"])
+async def test_workers_that_no_longer_share_a_crawl_are_warned(storage, warned, name):
+    """Each of them fetched the whole site without a word."""
+    left = {name: "scrapy_redis.queue.FifoQueue" if "QUEUE" in name else "redis://127.0.0.1:1"}
+    with Pages(fan("a")) as pages:
+        await crawl(Follower, {**storage, **left}, url=pages.url + "/")
+        said = warned(f"{name} is of scrapy-redis, but no pages are shared")
+        assert len(said) == ("BLOOM_REDIS_URL" not in storage)
+        if said:
+            meant = {**storage, **left, "BLOOM_BACKEND": "local"}
+            await crawl(Follower, meant, url=pages.url + "/")
+            assert warned("no pages are shared") == []
 
 
 # Meta keys

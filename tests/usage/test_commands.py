@@ -371,6 +371,7 @@ def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, tar
         ("top job --interval 0", "--interval = '0': must be seconds from 0.1 to 3600."),
         ("info redis://localhost", "redis://localhost#books:books:bloom"),
         ("info redis://localhost:1#a", "refused"),
+        ("info redis://localhost:1#a}b{", "braces must enclose"),
         ("why job", "expected URLs"),
         ("add new http://example.com/", "needs the name of its spider: add --spider"),
         ("canon http://a.test ''", "'': Missing scheme"),
