@@ -63,9 +63,11 @@ tests: $(VENV)/ready
 	@$(RUN) $(VENV)/bin/pytest --collect-only -q >/dev/null 2>&1 || true
 	$(RUN) $(VENV)/bin/pytest $(FIVE) $(PYTEST_ARGS)
 
-# What differs between versions of Scrapy: crawls, schedulers, the add-on, fingerprints.
+# What differs between versions of Scrapy: crawls, schedulers, the add-on, fingerprints; and between
+# those of redis-py: the contract.
 floor: $(FLOOR)/ready
 	$(RUN) $(FLOOR)/bin/pytest -n 3 --dist worksteal -m "each_scrapy and not long" tests/crawls tests/usage tests/urls $(PYTEST_ARGS)
+	$(RUN) $(FLOOR)/bin/pytest -n 3 --dist worksteal -m "not long" tests/contract $(PYTEST_ARGS)
 
 # What is uploaded: the wheel is built from the sdist, so that lacks nothing; and the tests that the
 # sdist holds run on what the wheel installs.
