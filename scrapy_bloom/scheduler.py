@@ -34,7 +34,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import check_unused
 from scrapy_bloom.local.queue import QueueClasses
-from scrapy_bloom.settings import Settings, failing_statuses, is_in_redis
+from scrapy_bloom.settings import RETRY_FAILED, Settings, failing_statuses, is_in_redis
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -214,7 +214,8 @@ class Scheduler(ScrapyScheduler):
         report, engine = self.df.report, Engine(crawler)
         identifier = Identifier(crawler, settings)
         statuses = failing_statuses(crawler)
-        in_flight = InFlight(engine, report, identifier, statuses, shared=shared)
+        retries = settings[RETRY_FAILED] is not False
+        in_flight = InFlight(engine, report, identifier, statuses, shared=shared, retries=retries)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):

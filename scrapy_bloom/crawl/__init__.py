@@ -6,10 +6,10 @@ Ten ideas:
 - The law: ``frontier`` says when a page is done, and ``ledger`` in which order.
 - A mark: ``identity`` says which page a request is, and ``history`` what led to it.
 - A verdict: ``judge`` says whether a page was seen, and which pages are forgotten.
-- A visit: ``visit`` is a request on its way and what waits for it, ``in_flight`` has those that
-  were sent, ``memory`` those that cannot be stored, and ``redirects`` where redirects have led.
-- How a page ends: ``outcomes``; ``failed`` is what is listed of one that failed, and ``account``
-  what has become of all.
+- How a page ends: the table in ``page``, and ``waits`` for what else it waits; ``in_flight`` has
+  those that were sent, and ``memory`` those that cannot be stored.
+- Outcomes: ``outcomes``; ``failed`` is what is listed of a page that failed, and ``account`` what
+  has become of all. ``redirects`` has those that were dropped as seen.
 - Items: ``items`` writes them out before their page is done.
 - Later: ``later`` keeps what must wait, and knows which hosts are left alone.
 - Bytes: ``serialize`` writes and reads requests, and ``reading`` those that a stranger may have

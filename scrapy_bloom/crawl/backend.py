@@ -164,9 +164,9 @@ class Backend(ABC):
         """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
-        """Record that so many pages have ended: the engine is through, and they wait for no other.
+        """Record that the engine is through with so many pages.
 
-        They may yet wait for answers and items.
+        They may yet wait for answers, for others and for items.
         """
 
     # Download slots

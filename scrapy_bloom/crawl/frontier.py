@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.meta import MetaKeys
+from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.page import BAD, Event, Page, State
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
@@ -38,12 +41,18 @@ from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
-    from scrapy_bloom.crawl.visit import Visit
     from scrapy_bloom.filter.info import FilterInfo
 
 MOST_UNWRITTEN: Final = 1_000
 """Pages whose items could not be written out. With more, no request is sent: each has its items in
 memory, and is fetched again after a kill."""
+
+_COUNTS_AS: Final = {
+    **dict.fromkeys(State, Ended.DONE),
+    State.REPLACED: Ended.REPLACED,
+    State.REDIRECTED: Ended.REDIRECTED,
+}
+"""As what a page counts that is let go of; failed ones only if they are not to be fetched again."""
 
 
 class Frontier:
@@ -59,7 +68,7 @@ class Frontier:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
-        self._identifier = crawl.identifier
+        self._identifier, self._waits = crawl.identifier, crawl.in_flight.waits
         self._backend, self._dupefilter = backend, dupefilter
         self._keys = MetaKeys(report)
         self._judge = Judge(crawler, crawl.identifier, report, backend)
@@ -68,7 +77,6 @@ class Frontier:
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._items = Items(crawler, engine, report, sync=sync)
-        self._released: list[Visit] = []  # of which the backend has yet to say
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._closing = self._closing_noted = self._rest_logged = False
@@ -105,30 +113,35 @@ class Frontier:
         meta = request.meta
         if not meta.keys() <= self._keys.known:
             self._keys.learn(meta)
-        origin = self._in_flight.origin_of(request) if self._matters(meta) else None
         due = pop_due(request, self._report) if DELAY in meta else 0.0
-        verdict: Any = ERROR
+        verdict: Verdict | Deferred[Verdict] = EXEMPT
         try:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
                 verdict = self._judge.check(request, partial(self._offer, request, due))
-                if verdict is SEEN:
-                    self._note_duplicate(request, origin, anywhere=ORIGINAL in meta)
-                    return False
-            if verdict is ERROR or verdict is EXEMPT:  # no mark, or one that is there
-                verdict = self._offer(request, due, None, None)
+            if verdict is EXEMPT or verdict is ERROR:  # no mark, or one that is there
+                verdict = self._let_through(request, due)
         except Unstorable as error:
             self._memory.keep(request, error, due)
         else:
-            if verdict is NEW or not isinstance(verdict, Deferred):
+            if verdict is SEEN:
+                self._note_duplicate(request)
+                return False
+            if isinstance(verdict, Deferred):
+                Deferred.fromCoroutine(self._decide(request, verdict))
+            else:
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
-                if origin is not None:
-                    self._in_flight.note_stored(origin, request)
-            else:
-                Deferred.fromCoroutine(self._decide(request, verdict, origin))
+                origin = self._in_flight.origin_of(request)
+                if origin is not None and (origin.state is BAD or ORIGINAL in meta):  # is quicker
+                    self._note_stored(request, origin)
         if due:
             self._await_due()
         return True
+
+    def _let_through(self, request: Request, due: float) -> Verdict | Deferred[Verdict]:
+        """Offer a request without a mark."""
+        answer = self._offer(request, due, None, None)
+        return answer.addCallback(lambda _: NEW) if isinstance(answer, Deferred) else NEW
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first."""
@@ -136,7 +149,7 @@ class Frontier:
             return None
         in_memory = self._memory.pop()
         if in_memory is not None:
-            request, visit = in_memory
+            request, page = in_memory
             self._inc("scheduler/dequeued/memory")
         else:
             taken = self._backend.take()
@@ -145,13 +158,13 @@ class Frontier:
                 self._await_due()
                 self._arm()
                 return None
-            request, visit = taken[0], self._in_flight.visit_of(*taken)
+            request, page = taken[0], self._in_flight.page_of(*taken)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
         self._rest_logged = False
         self._arm(busy=True)
         # Last, as then nothing may be raised: what is in flight and not with the engine is done.
-        self._in_flight.start(request, visit)
+        self._in_flight.start(request, page)
         return request
 
     def pending(self) -> bool:
@@ -232,31 +245,30 @@ class Frontier:
                 )
             )
 
-    async def _decide(
-        self, request: Request, answer: Deferred[Verdict] | Deferred[bool], origin: Visit | None
-    ) -> None:
+    async def _decide(self, request: Request, answer: Deferred[Verdict]) -> None:
         """Drop an accepted request if the answer is that it is a duplicate.
 
-        The page that yielded it is not done before that.
+        The page that yielded it does not end before that; if it is unknown, none is done.
         """
-        question, anywhere = self._ledger.ask(), ORIGINAL in request.meta
-        if origin is not None:
-            self._in_flight.await_verdict(origin)
-            anywhere = anywhere or self._in_flight.targets.has_in_flight(request)
+        origin = self._in_flight.origin_of(request)
+        in_flight = self._waits.leads_to_one_in_flight(request)
+        if origin is None:
+            question = self._ledger.ask()
+        else:
+            origin.hold()
         try:
-            verdict: Any = await answer
+            verdict = await answer
         except Exception as error:  # the project's stats or meta: it was stored, or was there
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            self._note_duplicate(request, origin, anywhere=anywhere)
+            self._note_duplicate(request, origin, anywhere=in_flight)
         elif origin is not None:
-            self._in_flight.note_stored(origin, request)
-        self._ledger.answer(question)
-        if origin is not None:
-            self._in_flight.decided(origin)
-            self._note_ended()
-            self._arm()
+            self._note_stored(request, origin)
+        if origin is None:
+            self._ledger.answer(question)
+        else:
+            self._add_ended(self._in_flight.end([origin]))
         if verdict is not SEEN:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)
@@ -264,52 +276,53 @@ class Frontier:
             self._dupefilter.log(request, self._spider)
             send_dropped(self._crawler, request)
 
-    def _matters(self, meta: dict[Any, Any]) -> object:
-        """Return whether a page may end in another way because of what it yields."""
-        here = self._in_flight
-        return here.undecided or here.targets.visits or self._memory.visits or ORIGINAL in meta
-
-    def _note_duplicate(self, duplicate: Request, origin: Visit | None, *, anywhere: bool) -> None:
-        """Record where a duplicate came from. See :meth:`_await_original`."""
-        if not self._matters(duplicate.meta):
+    def _note_stored(self, request: Request, origin: Page) -> None:
+        """Note that a request is stored, which may stand in the place of the page it came from."""
+        if ORIGINAL not in request.meta:
+            origin.note(Event.YIELDED)
             return
-        mark = self._await_original(duplicate, origin, anywhere=anywhere)
-        if origin is not None and ORIGINAL in duplicate.meta:
-            chain = self._identifier.before(duplicate)
-            circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
-            self._in_flight.note_redirected(origin, duplicate, mark, circle=circle)
-            self._report.redirected(duplicate)
+        origin.note(Event.REPLACED)
+        with suppress(Exception):  # the project's fingerprinter
+            self._add_ended(self._in_flight.end(self._waits.expect(request, origin)))
 
-    def _await_original(
-        self, duplicate: Request, origin: Visit | None, *, anywhere: bool
-    ) -> bytes | None:
+    def _note_duplicate(
+        self, duplicate: Request, origin: Page | None = None, *, anywhere: bool = False
+    ) -> None:
         """Let the page that yielded a duplicate wait for what it duplicates, if it must.
 
         That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
 
-        :param anywhere: whether also while that is in the queue, which may be long: for a link only
-            if it was in flight when that was yielded.
-        :returns: the mark of that, None if it has none.
+        :param anywhere: whether also while that is in the queue, which may be long: a redirect
+            does, and a link if it was in flight when that was yielded.
         """
-        try:
+        is_redirect = ORIGINAL in duplicate.meta
+        if not (is_redirect or self._waits):
+            return
+        origin = origin or self._in_flight.origin_of(duplicate)
+        mark: bytes | None = None
+        with suppress(Exception):  # the project's fingerprinter
             mark, _ = self._identifier.identify(duplicate)
-        except Exception:  # the project's fingerprinter
-            return None
-        pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
-        target = self._in_flight.targets.get(mark, in_flight=not anywhere)
-        if target is not None:
-            for page in pages:
-                target.hold_up(page)
-        self._memory.note_duplicate(mark, pages)
-        return mark
+        if mark is not None:
+            pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
+            self._waits.note_duplicate(mark, pages, anywhere=anywhere or is_redirect)
+        if origin is not None and is_redirect:
+            chain = self._identifier.before(duplicate)
+            circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
+            self._in_flight.note_redirected(duplicate, origin, mark, circle=circle)
 
     # Pages that are done
 
     def _note_ended(self) -> None:
-        """Collect the pages that have ended: the engine is through, and they wait for no other."""
-        ended = self._in_flight.pop_ended()
-        self._ledger.add(ended)
-        self._backend.note_ended(len(ended))
+        """Collect the pages that have ended as the engine is through with them."""
+        before = len(self._in_flight)
+        self._ledger.add(self._in_flight.pop_ended())
+        self._backend.note_ended(before - len(self._in_flight))
+
+    def _add_ended(self, ended: list[Page]) -> None:
+        """Have pages released that have ended because of something else."""
+        if ended:
+            self._ledger.add(ended)
+            self._arm()
 
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""
@@ -319,8 +332,8 @@ class Frontier:
         had_enough = self._has_enough
         if until is None or not await self._items.flush(at_once=self._closing):
             return
-        for visit in self._ledger.take(until):
-            self._release(visit)
+        for page in self._ledger.take(until):
+            self._release(page)
         if had_enough:
             self._engine.wake()
 
@@ -329,24 +342,20 @@ class Frontier:
         """Whether so many pages wait for their items that no more should be fetched."""
         return self._items.failing and len(self._ledger) > MOST_UNWRITTEN
 
-    def _release(self, visit: Visit) -> None:
-        reason = visit.reason
-        self._released.append(visit)
-        if reason is None:
-            status = str(visit.status) if visit.status else ""
-            self._backend.release(visit.taken, visit.ended, status, visit.start)
-        elif not self._retries:
-            self._backend.release(visit.taken, visit.ended, reason.kind, visit.start)
-        elif visit.taken is not None:
-            self._backend.fail(visit.taken, reason, visit.way, visit.start)
-        elif not visit.parents:  # else these have failed, too
-            self._report.unlisted[reason.kind] += 1
+    def _release(self, page: Page) -> None:
+        reason, taken = page.reason, page.taken
+        self._waits.tell(page)
         if reason is not None:
             self._report.failed(reason.kind)
         if reason is None or not self._retries:
-            self._memory.end(visit)
-        else:
-            self._memory.fail(visit)
+            status = reason.kind if reason is not None else str(page.status or "")
+            self._backend.release(taken, _COUNTS_AS[page.state], status, page.start)
+        elif taken is not None:
+            self._backend.fail(taken, reason, page.way, page.start)
+        elif not page.parents:  # else these have failed, too
+            self._report.unlisted[reason.kind] += 1
+        if taken is None:
+            self._memory.end(page, failed=reason is not None and self._retries)
 
     # Exchanges
 
@@ -396,8 +405,7 @@ class Frontier:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
             if worked:
-                self._in_flight.targets.release(self._released)
-                self._released = []
+                self._waits.heard()
         except Exception as error:  # what was not written stays in memory
             self._report.unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
@@ -429,10 +437,10 @@ class Frontier:
         """
         backend, memory = self._backend, self._memory
         rests = self._busy or len(memory) or len(backend)
-        if not (rests or backend.broken) and self._in_flight.let_go():
-            self._note_ended()
-            self._arm()
-            raise DontCloseSpider
+        if not (rests or backend.broken):
+            self._add_ended(self._in_flight.end(self._waits.let_go()))
+            if self._ledger:
+                raise DontCloseSpider
         if backend.broken or (backend.over and not len(memory) and not self.pending()):
             return
         count, until = backend.resting()

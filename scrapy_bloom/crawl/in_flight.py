@@ -1,4 +1,4 @@
-"""Which pages are in flight, and how each ends.
+"""Which pages are in flight: what the engine tells of each is noted in its :class:`Page`.
 
 The engine is through with a page once its callback or errback has run, and its items, retry or
 redirect have been handled. By then, everything it led to has been enqueued.
@@ -7,7 +7,7 @@ redirect have been handled. By then, everything it led to has been enqueued.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest
 from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
-from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Ended, Reason, place_of, reason_of
-from scrapy_bloom.crawl.redirects import Targets
-from scrapy_bloom.crawl.visit import Visit
+from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Reason, place_of, reason_of
+from scrapy_bloom.crawl.page import Event, Page, State
+from scrapy_bloom.crawl.waits import Waits
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -35,12 +35,10 @@ class InFlight:
     :param identifier: says what a request is.
     :param statuses: those that are failures if no callback gets the response.
     :param shared: whether other workers may take what was stored here.
+    :param retries: whether failed pages are fetched again: then what led to one in memory fails.
 
     Attributes:
-        targets: where redirects and retries have led.
-        undecided: how many downloads have failed that the spider may yet deal with: the errback
-            yields an item or a new request; and how many requests of pages in flight have yet to
-            be judged, which may be such a one, or a redirect.
+        waits: what else they wait for.
     """
 
     def __init__(
@@ -51,64 +49,50 @@ class InFlight:
         statuses: Collection[int] = (),
         *,
         shared: bool = False,
+        retries: bool = True,
     ) -> None:
         self._engine, self._report = engine, report
-        self._statuses = statuses
-        self._visits: dict[Request, Visit] = {}
-        self._ended: list[Visit] = []
-        self.targets = Targets(identifier, shared=shared)
-        self.undecided = 0
+        self._statuses, self._retries = statuses, retries
+        self._pages: dict[Request, Page] = {}
+        self.waits = Waits(identifier, shared=shared)
         engine.watch(self)
 
     def __len__(self) -> int:
         """Return how many requests are in flight."""
-        return len(self._visits)
+        return len(self._pages)
 
     def __contains__(self, request: Request) -> bool:
-        return request in self._visits
+        return request in self._pages
 
-    def visit_of(self, request: Request, taken: Any) -> Visit:
-        """Return the visit of a stored request that was taken."""
+    def page_of(self, request: Request, taken: Any) -> Page:
+        """Return the page of a stored request that was taken."""
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
-                return self.targets.start(request, taken)
-        return Visit(taken)
+                return self.waits.start(request, taken)
+        return Page(taken)
 
-    def start(self, request: Request, visit: Visit) -> None:
+    def start(self, request: Request, page: Page) -> None:
         """Record that a request was taken, stored or only in memory."""
-        visit.start = request.meta.get(START, b"")
-        self._visits[request] = visit
+        page.start = request.meta.get(START, b"")
+        self._pages[request] = page
         self._engine.sent(request)
 
-    def pop_ended(self) -> list[Visit]:
-        """Return the visits that have ended since the last call, to be released."""
+    def pop_ended(self) -> list[Page]:
+        """Return the pages that have ended as the engine is through with them, since last time."""
         has = self._engine.has
-        for request in [request for request in self._visits if not has(request)]:
-            self._end(self._visits.pop(request))
-        ended, self._ended = self._ended, []
-        return ended
+        through = [request for request in self._pages if not has(request)]
+        return self.end(map(self._pages.pop, through))
 
-    def _end(self, visit: Visit) -> None:
-        ended = visit.end()
-        for each in ended:
-            self._settle(each)
-        self._ended += ended
-
-    def let_go(self) -> bool:
-        """End what waits for targets of redirects, when nothing is in flight here any more.
-
-        :returns: whether anything did.
-        """
-        self._end_all(self.targets.let_go())
-        return bool(self._ended)
-
-    def _end_all(self, pages: Collection[Visit]) -> None:
+    def end(self, pages: Iterable[Page]) -> list[Page]:
+        """Note that pages wait for one thing less; return those that have ended by that."""
+        ended: list[Page] = []
         for page in pages:
-            self._end(page)
+            ended += page.end(with_parents=self._retries)
+        return ended
 
     # What came from a page
 
-    def led_to(self, request: Request) -> tuple[Visit, ...]:
+    def led_to(self, request: Request) -> tuple[Page, ...]:
         """Return the pages that may have led to a request.
 
         If its page is unknown or not in flight, that is all whose answers the spider has: one of
@@ -120,124 +104,85 @@ class InFlight:
         if parent is not None:
             return (parent,)
         may_be = self._engine.may_have_led_to_others
-        return tuple(visit for page, visit in self._visits.items() if may_be(page))
+        return tuple(page for by, page in self._pages.items() if may_be(by))
 
-    def origin_of(self, request: Request) -> Visit | None:
+    def origin_of(self, request: Request) -> Page | None:
         """Return the page that a request came from, None if it is unknown or not in flight."""
         by = self._engine.yielded_by(request)
-        return None if by is None else self._visits.get(by)
+        return None if by is None else self._pages.get(by)
 
     def keep_stored(self, request: Request) -> None:
         """Record that a request could not be enqueued: the pages that led to it are never done."""
-        for visit in self.led_to(request):
-            visit.waits_for += 1
-
-    def await_verdict(self, origin: Visit) -> None:
-        """Record that a page ends only once it is known what came from it: see :meth:`decided`."""
-        origin.waits_for += 1
-        self.undecided += 1
-
-    def decided(self, origin: Visit) -> None:
-        """Record that it is known what came from a page."""
-        self.undecided -= 1
-        self._end(origin)
-
-    def note_kept(self, origin: Visit, request: Request) -> None:
-        """Record that a request is kept which came from a page: it may stand in its place."""
-        if ORIGINAL in request.meta:
-            origin.ended = Ended.REPLACED
-        else:
-            self._deal_with(origin)
-
-    def note_stored(self, origin: Visit, request: Request) -> None:
-        """Record that it is stored, too, and not only in memory, where its page waits for it."""
-        self.note_kept(origin, request)
-        if ORIGINAL in request.meta:
-            with suppress(Exception):  # the project's fingerprinter
-                self._end_all(self.targets.expect(request, origin))
+        for page in self.led_to(request):
+            page.note(Event.KEPT)
 
     def note_redirected(
-        self, origin: Visit, request: Request, to: bytes | None, *, circle: bool
+        self, request: Request, origin: Page, to: bytes | None, *, circle: bool
     ) -> None:
         """Record that a redirect of a page was dropped as seen.
 
         :param to: the mark of the page that it leads to; None if that cannot be told.
         :param circle: whether what it leads to was dropped for this page.
         """
-        if origin.ended is Ended.DONE:
-            origin.ended = Ended.REDIRECTED
+        origin.note(Event.SEEN)
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
-            self._fail(origin, Reason(str(status), f"redirected to {request.url}"[:MOST_MESSAGE]))
+            message = f"redirected to {request.url}"[:MOST_MESSAGE]
+            origin.note(Event.FAILED, Reason(str(status), message))
         if to is not None and (circle or to == origin.mark):
-            self._fail(origin, Reason("too many redirects", request.url[:MOST_MESSAGE]))
+            message = request.url[:MOST_MESSAGE]
+            origin.note(Event.FAILED, Reason("too many redirects", message))
             origin.way += (to,)
+        self._report.redirected(request)
 
     # What the engine tells
 
     def replaced(self, request: Request, by: Request) -> None:
         """Let a retry or redirect take the request along that the spider yielded."""
-        visit = self._visits.get(request)
-        if visit is not None:
-            own = b"" if visit.taken is None else visit.taken.body
+        page = self._pages.get(request)
+        if page is not None:
+            own = b"" if page.taken is None else page.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
             if START in request.meta:
                 by.meta[START] = request.meta[START]
 
     def answered(self, result: Any, request: Request) -> None:
-        """Note what the downloader has answered. It has failed unless the spider deals with it."""
+        """Note what the downloader has answered."""
         for key in (ORIGINAL, TRIES, START):
             request.meta.pop(key, None)
-        visit = self._visits.get(request)
-        if visit is None:
-            return
-        visit.status = 0 if isinstance(result, Failure) else result.status
-        reason = reason_of(result, request, self._statuses)
-        if reason is not None:
-            self._fail_unless_dealt_with(request, visit, reason)
+        page = self._pages.get(request)
+        if page is not None:
+            page.status = 0 if isinstance(result, Failure) else result.status
+            reason = reason_of(result, request, self._statuses)
+            self._note(page, Event.REFUSED if reason else Event.ANSWERED, reason)
 
     def reached(self, request: Request) -> None:
         """Note that a response reaches its callback, which deals with its status."""
-        visit = self._visits.get(request)
-        if visit is not None:
-            visit.status = 0
-            self._deal_with(visit)
+        if request in self._pages:
+            self._pages[request].note(Event.REACHED)
 
     def unreached(self, error: Failure, request: Request) -> None:
         """Note that the response of a request does not reach its callback, due to an error."""
-        visit = self._visits.get(request)
-        if visit is None or not visit.status or visit.reason:  # no response, or it counts already
+        page = self._pages.get(request)
+        if page is None or page.state is not State.ANSWERED:  # no response, or it counts already
             return
         if not isinstance(error.value, IgnoreRequest):
-            self._fail_unless_dealt_with(request, visit, Reason.of(error.value, place_of(error)))
+            self._note(page, Event.LOST, Reason.of(error.value, place_of(error)))
 
-    def _fail_unless_dealt_with(self, request: Request, visit: Visit, reason: Reason) -> None:
-        """Note a failure that the spider may yet deal with, unless the spider is closing."""
-        if self._engine.closing:
-            del self._visits[request]  # it stays stored
-            return
-        visit.reason, visit.may_deal = reason, True
-        self.undecided += 1
+    def _note(self, page: Page, event: Event, reason: Reason | None) -> None:
+        """Note what the spider may yet deal with if it is a failure, unless it is closing."""
+        page.note(Event.KEPT if reason and self._engine.closing else event, reason)
 
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""
-        if request in self._visits:
-            self._deal_with(self._visits[request])
-
-    def _deal_with(self, visit: Visit) -> None:
-        if visit.may_deal:
-            visit.reason = None
-            self._settle(visit)
-
-    def _settle(self, visit: Visit) -> None:
-        """Note that the spider can no longer deal with a failed download, or has."""
-        self.undecided -= visit.may_deal
-        visit.may_deal = False
+        if request in self._pages:
+            self._pages[request].note(Event.YIELDED)
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
         """Note an error of a pipeline."""
-        if request in self._visits:
-            self._fail(self._visits[request], Reason.of(failure.value, place_of(failure)))
+        if request in self._pages:
+            reason = Reason.of(failure.value, place_of(failure))
+            self._pages[request].note(Event.FAILED, reason)
 
     def raised(self, failure: Failure, request: Request) -> None:
         """Note an error of a callback or errback.
@@ -245,15 +190,14 @@ class InFlight:
         A page whose callback closes the spider, or fails while the spider is closing, is never
         done: it stays stored, and the next run fetches it again.
         """
-        error, visit = failure.value, self._visits.get(request)
-        if visit is None:
+        error, page = failure.value, self._pages.get(request)
+        if page is None or page.state is State.KEPT:
             return
         closes = isinstance(error, CloseSpider)
         if not (closes or self._engine.closing):
-            self._fail(visit, Reason.of(error, place_of(failure)))
+            page.note(Event.FAILED, Reason.of(error, place_of(failure)))
             return
-        self._settle(visit)
-        del self._visits[request]
+        page.note(Event.KEPT)
         self._report.once(
             logging.INFO,
             "%s %s (%s): the next run will fetch it again. More such pages are not shown.",
@@ -261,7 +205,3 @@ class InFlight:
             "closed the spider" if closes else "failed while the spider was closing",
             getattr(error, "reason", error),
         )
-
-    def _fail(self, visit: Visit, reason: Reason) -> None:
-        self._settle(visit)
-        visit.reason = visit.reason or reason  # the first one counts

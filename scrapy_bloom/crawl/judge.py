@@ -89,7 +89,7 @@ class Judge:
             return seen.addCallback(self._answered, request, mark, steps)
         except Unstorable as error:
             self._report.count(NEW, steps)
-            error.marks = (mark,)
+            error.mark = mark
             raise
         except Exception as error:  # raising would lose the page
             return self._fail(request, error)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from scrapy_bloom.crawl.visit import Visit
+from scrapy_bloom.crawl.page import Page
 
 
 class Ledger:
@@ -28,7 +28,7 @@ class Ledger:
     def __init__(self) -> None:
         self._numbers = count()
         self._questions: dict[int, None] = {}  # without an answer, oldest first
-        self._pages: deque[tuple[int, Visit]] = deque()
+        self._pages: deque[tuple[int, Page]] = deque()
 
     def __len__(self) -> int:
         """Return how many pages have ended and are not released."""
@@ -44,8 +44,8 @@ class Ledger:
         """Record that a question was answered. Others may have come before it."""
         del self._questions[question]
 
-    def add(self, pages: Iterable[Visit]) -> None:
-        """Record pages that have ended: see :class:`~scrapy_bloom.crawl.visit.Visit`."""
+    def add(self, pages: Iterable[Page]) -> None:
+        """Record pages that have ended: see :class:`~scrapy_bloom.crawl.page.Page`."""
         number = next(self._numbers)
         self._pages.extend((number, page) for page in pages)
 
@@ -55,7 +55,7 @@ class Ledger:
         until = next(iter(self._questions), now)
         return until if self._pages and self._pages[0][0] < until else None
 
-    def take(self, until: int) -> Iterator[Visit]:
+    def take(self, until: int) -> Iterator[Page]:
         """Yield the pages that could be released when :meth:`due` was called, oldest first."""
         while self._pages and self._pages[0][0] < until:
             yield self._pages.popleft()[1]

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom import stats
+from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.later import Waiting
 from scrapy_bloom.crawl.outcomes import APART
-from scrapy_bloom.crawl.visit import Visit, stored_among
+from scrapy_bloom.crawl.page import Event, Page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -37,19 +38,15 @@ class Memory:
     :param in_flight: knows which pages led to a request.
     :param backend: has the marks.
     :param report: writes to stats and log.
-
-    Attributes:
-        visits: those that are not done, and those that failed in the last hour, by mark.
     """
 
     def __init__(self, queue: Any, in_flight: InFlight, backend: Backend, report: Report) -> None:
         self._queue, self._in_flight = queue, in_flight
         self._backend, self._report = backend, report
-        self._kept: dict[Request, Visit] = {}
+        self._kept: dict[Request, Page] = {}
         self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
         self._waiting: Waiting[Request] = Waiting()
-        self._failed: deque[tuple[float, Visit]] = deque()
-        self.visits: dict[bytes, list[Visit]] = {}
+        self._failed: deque[tuple[float, bytes, Page]] = deque()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -59,19 +56,19 @@ class Memory:
 
         It is copied if the same object waits already or is in flight: the engine keeps a set.
 
-        :param error: why it cannot be stored, and its marks.
+        :param error: why it cannot be stored, and its mark.
         :param due: before when it must not be sent; 0 for no such time.
         """
         origin = self._in_flight.origin_of(request)
         if origin is not None:
-            self._in_flight.note_kept(origin, request)
-        visit = Visit(None, error.marks, self._in_flight.led_to(request))
-        for mark in visit.marks:
-            self.visits.setdefault(mark, []).append(visit)
-        self._backend.withhold(visit.marks)
+            origin.note(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
+        page = Page(None, error.mark, self._in_flight.led_to(request))
+        self._in_flight.waits.keep(page)
+        if page.mark is not None:
+            self._backend.withhold([page.mark])
         if request in self._kept or request in self._in_flight:
             request = request.copy()
-        self._kept[request] = visit
+        self._kept[request] = page
         self._push(request, due)
         self._report.add(stats.UNSERIALIZABLE)
         for stat in ("unserializable", "enqueued", "enqueued/memory"):
@@ -84,7 +81,7 @@ class Memory:
             request,
             error.why,
         )
-        if not visit.parents:
+        if not page.parents:
             self._report.once(
                 logging.WARNING,
                 "%s waits in memory, and no page led to it: after a kill or a stop it is lost"
@@ -103,7 +100,7 @@ class Memory:
                 return
         self._due.append(request)
 
-    def pop(self) -> tuple[Request, Visit] | None:
+    def pop(self) -> tuple[Request, Page] | None:
         """Remove and return the next request that may be sent, None if none may."""
         for request in self._waiting.pop_due(len(self._waiting)):
             self._push(request, 0.0)
@@ -128,33 +125,19 @@ class Memory:
         """When the next one's time comes; infinite if none waits for it."""
         return self._waiting.next_due
 
-    def note_duplicate(self, mark: bytes, pages: tuple[Visit, ...]) -> None:
-        """Let pages wait that yielded a duplicate: they fail with it.
-
-        Only the stored ones, since one in memory waits for nothing but what it has yielded.
-        """
-        for visit in self.visits.get(mark, ()):
-            for page in stored_among([*pages]) - visit.roots:
-                if visit.hold_up(page):
-                    visit.roots |= {page}
-
-    def end(self, visit: Visit) -> None:
-        """Withhold the marks of a visit no longer: it is done."""
-        for mark in visit.marks:
-            self.visits[mark].remove(visit)
-            if not self.visits[mark]:
-                del self.visits[mark]
-        if visit.marks:
-            self._backend.withhold(visit.marks, is_over=True)
-
-    def fail(self, visit: Visit) -> None:
-        """Record that a visit has failed."""
-        if visit.marks:
-            self._failed.append((time.monotonic() + APART, visit))
+    def end(self, page: Page, *, failed: bool) -> None:
+        """Record that a page has ended: its mark is withheld no longer, unless it has failed."""
+        if page.mark is None:
+            return
+        if failed:
+            self._failed.append((time.monotonic() + APART, page.mark, page))
+        else:
+            self._in_flight.waits.drop(page.mark, page)
+            self._backend.withhold([page.mark], is_over=True)
 
     def free_failed(self) -> None:
         """Make pages eligible again that failed an hour ago."""
         while self._failed and self._failed[0][0] <= time.monotonic():
-            _, visit = self._failed.popleft()
-            self._backend.forget_many(visit.marks)
-            self.end(visit)
+            _, mark, page = self._failed.popleft()
+            self._backend.forget_many([mark])
+            self.end(page, failed=False)

@@ -24,10 +24,10 @@ class Unstorable(Exception):  # noqa: N818 - nothing failed
 
     Attributes:
         why: what serializing it has raised.
-        marks: its marks, that of its page first; none if it is not filtered.
+        mark: that of its page; None if it is not filtered.
     """
 
-    marks: tuple[bytes, ...] = ()
+    mark: bytes | None = None
 
     def __init__(self, why: Exception) -> None:
         super().__init__(why)

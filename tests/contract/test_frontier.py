@@ -397,7 +397,7 @@ def test_a_redirect_to_a_page_that_failed_fails_until_the_backend_has_heard_of_i
     crawl.end(wall)
     crawl.look()
     assert failed == [wall.url, page.url]
-    assert not crawl.in_flight.targets.visits
+    assert not crawl.in_flight.waits
 
 
 def test_what_has_not_begun_goes_back_as_soon_as_the_spider_closes(calls, caplog):

@@ -2,15 +2,14 @@
 
 from types import SimpleNamespace
 
-import pytest
 from scrapy import Request
 from scrapy.utils.test import get_crawler
 from support.lines import lines_of
-from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl import in_flight, memory, redirects, visit
+from scrapy_bloom.crawl import in_flight, memory, page, waits
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import Reason
+from scrapy_bloom.crawl.page import Event, Page
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import Unstorable
 
@@ -42,33 +41,33 @@ class Crawling:
 
     def begin(self, request, taken):
         """Take a stored request."""
-        self.pages.start(request, visit.Visit(taken))
+        self.pages.start(request, Page(taken))
 
-    def keep(self, request, *marks):
+    def keep(self, request, mark=None):
         """Keep a request in memory."""
         error = Unstorable(TypeError("a lambda"))
-        error.marks = marks
+        error.mark = mark
         self.memory.keep(request, error, 0.0)
 
     def link_back(self, request, mark):
-        self.memory.note_duplicate(mark, self.pages.led_to(request))
+        self.pages.waits.note_duplicate(mark, self.pages.led_to(request), anywhere=False)
 
     def ended(self):
         """Return what was handed out for the pages that have ended."""
-        return [visit.taken for visit in self.pages.pop_ended()]
+        return [each.taken for each in self.pages.pop_ended()]
 
 
 def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     """Each page is stored in memory only, yields the next one, and links to the one before."""
-    crawl, page, costs = Crawling(), Request("http://a.test/"), []
-    crawl.begin(page, "its row")
+    crawl, parent, costs = Crawling(), Request("http://a.test/"), []
+    crawl.begin(parent, "its row")
     for number in range(500):
         request, back = Request(f"http://a.test/{number}"), Request("http://a.test/back")
-        crawl.engine.parents[request] = page
+        crawl.engine.parents[request] = parent
         crawl.keep(request, b"%d" % number)
         crawl.pages.start(*crawl.memory.pop())
-        crawl.engine.parents[back] = page = request
-        before, of = b"%d" % max(0, number - 1), [in_flight, memory, visit]
+        crawl.engine.parents[back] = parent = request
+        before, of = b"%d" % max(0, number - 1), [in_flight, memory, page, waits]
         costs.append(lines_of(of, crawl.link_back, back, before))
     assert max(costs[1:]) == min(costs[1:])
     assert len(crawl.ended()) == 501
@@ -87,78 +86,64 @@ def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has(
     assert crawl.ended() == [None, 1]
 
 
-@pytest.mark.parametrize("dealt", [True, False])
-def test_a_failed_page_that_awaits_a_verdict_is_counted_once(dealt):
-    """Else what the errback of the next one yields would not be asked about."""
-    crawl, page = Crawling(), Request("http://a.test/")
-    crawl.begin(page, "its row")
-    crawl.pages.answered(Failure(OSError("refused")), page)
-    crawl.engine.parents[link := Request("http://a.test/link")] = page
-    origin = crawl.pages.origin_of(link)
-    crawl.pages.await_verdict(origin)
-    assert (crawl.ended(), crawl.pages.undecided) == ([], 2)
-    if dealt:
-        crawl.pages.note_stored(origin, link)
-    crawl.pages.decided(origin)
-    assert (crawl.ended(), crawl.pages.undecided) == (["its row"], 0)
-    assert origin.reason is None if dealt else origin.reason
-
-
-def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
-    """Its redirect is dropped as seen, and nobody would fetch it again."""
-    crawl, other = Crawling(), visit.Visit("other")
-    target = Request("http://a.test/wall", meta={ORIGINAL: b"first"})
-    crawl.pages.start(target, failed := crawl.pages.visit_of(target, "wall"))
-    failed.reason = reason = Reason("503")
-    assert crawl.ended() == ["wall"]
-    crawl.pages.targets.get(b"http://a.test/wall", in_flight=True).hold_up(other)
-    assert (other.reason, other.waits_for) == (reason, 1)
-    crawl.pages.targets.release([failed])
-    assert not crawl.pages.targets.visits
-
-
 def led_to(name, *before):
     """Return what redirects have made of pages."""
     return Request(f"http://a.test/{name}", meta={ORIGINAL: b"first", "before": before})
 
 
-def end(crawl, request, visit):
-    crawl.pages.start(request, visit)
+def wait_for(crawl, name, *pages):
+    """Let pages wait for where redirects have led, whoever has taken that."""
+    crawl.pages.waits.note_duplicate(f"http://a.test/{name}".encode(), pages, anywhere=True)
+
+
+def end(crawl, request, page, reason=None):
+    crawl.pages.start(request, page)
+    if reason is not None:
+        page.note(Event.FAILED, reason)
     return crawl.ended()
 
 
+def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
+    """Its redirect is dropped as seen, and nobody would fetch it again."""
+    crawl, other, reason = Crawling(), Page("other"), Reason("503")
+    failed = crawl.pages.page_of(target := led_to("wall"), "wall")
+    assert end(crawl, target, failed, reason) == ["wall"]
+    wait_for(crawl, "wall", other)
+    assert (other.reason, other.awaits) == (reason, 1)
+    crawl.pages.waits.tell(failed)
+    assert crawl.pages.waits
+    crawl.pages.waits.heard()
+    assert not crawl.pages.waits
+
+
 def test_what_waits_for_a_page_waits_for_its_retry_and_fails_with_that():
-    crawl, waits = Crawling(), visit.Visit("waits")
-    wall = led_to("wall", b"a")
-    first = crawl.pages.visit_of(wall, "first")
-    assert first.hold_up(waits)
-    crawl.pages.targets.expect(retry := wall.copy(), first)
+    crawl, waiting, reason = Crawling(), Page("waits"), Reason("503")
+    first = crawl.pages.page_of(wall := led_to("wall", b"a"), "first")
+    wait_for(crawl, "wall", waiting)
+    crawl.pages.waits.expect(retry := wall.copy(), first)
     assert end(crawl, wall, first) == ["first"]
-    second = crawl.pages.visit_of(retry, "second")
-    second.reason = reason = Reason("503")
-    waits.end()
-    assert end(crawl, retry, second) == ["second", "waits"]
-    assert waits.reason == reason
+    waiting.end()
+    second = crawl.pages.page_of(retry, "second")
+    assert end(crawl, retry, second, reason) == ["second", "waits"]
+    assert waiting.reason == reason
 
 
 def test_what_waits_for_a_page_that_another_worker_took_waits_for_what_that_was_made_of():
-    crawl, origin, waits = Crawling(shared=True), visit.Visit("origin"), visit.Visit("waits")
-    targets = crawl.pages.targets
-    targets.expect(led_to("wall", b"a"), origin)
-    assert targets.get(b"http://a.test/wall", in_flight=True) is None
-    assert targets.get(b"http://a.test/wall", in_flight=False).hold_up(waits)
-    waits.end()
+    crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
+    crawl.pages.waits.expect(wall := led_to("wall", b"a"), origin)
+    assert not crawl.pages.waits.leads_to_one_in_flight(wall)
+    wait_for(crawl, "wall", waiting)
+    waiting.end()
     error = led_to("error", b"a", b"http://a.test/wall")
-    assert end(crawl, error, crawl.pages.visit_of(error, "error")) == ["error", "waits"]
+    assert end(crawl, error, crawl.pages.page_of(error, "error")) == ["error", "waits"]
 
 
 def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):
-    monkeypatch.setattr(redirects, "MOST", 2)
-    crawl, origin, waits = Crawling(shared=True), visit.Visit("origin"), visit.Visit("waits")
-    crawl.pages.note_stored(origin, led_to("0"))
-    assert crawl.pages.targets.get(b"http://a.test/0", in_flight=False).hold_up(waits)
-    waits.end()
-    for number in range(1, 4):
-        crawl.pages.note_stored(origin, led_to(number))
-    assert crawl.ended() == ["waits"]
-    assert len(crawl.pages.targets.visits) == 2
+    monkeypatch.setattr(waits, "MOST", 2)
+    crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
+    crawl.pages.waits.expect(led_to("0"), origin)
+    wait_for(crawl, "0", waiting)
+    waiting.end()
+    let_go = [crawl.pages.waits.expect(led_to(number), origin) for number in range(1, 4)]
+    assert let_go == [[], [waiting], []]
+    assert crawl.pages.end(*let_go[1:2]) == [waiting]

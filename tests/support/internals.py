@@ -131,7 +131,7 @@ def state_of(crawler):
     slot, frontier_ = crawler.engine._slot, scheduler_of(crawler)._frontier
     known = {
         "in progress": [request.url for request in slot.inprogress],
-        "in flight": [request.url for request in frontier_._in_flight._visits],
+        "in flight": [request.url for request in frontier_._in_flight._pages],
         "in memory": len(frontier_._memory),
         "waiting": len(frontier_),
         "finished": frontier_._backend.over,

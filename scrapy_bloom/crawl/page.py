@@ -1,0 +1,159 @@
+"""How a page ends: a table of what it is, and of what it becomes by what happens to it.
+
+Nothing else decides that. Whoever sees something happen notes it with :meth:`Page.note`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Final
+
+from scrapy_bloom.crawl.outcomes import Reason
+
+
+class State(IntEnum):
+    """What a page is; once nothing is left to wait for, how it ends."""
+
+    SENT = 0
+    """Nothing is known of it. Done: the engine did not take it."""
+    ANSWERED = 1
+    """No callback has its response, which is no failure: a 404, or it was ignored. Done."""
+    BAD = 2
+    """Its download has failed, and its errback may yet deal with that. Failed."""
+    REACHED = 3
+    """A callback has its response. Done."""
+    FAILED = 4
+    """Whatever comes, it has failed. The next run fetches it again."""
+    REPLACED = 5
+    """Another request stands for it: a retry, or where it was redirected. Counts as nothing."""
+    REDIRECTED = 6
+    """It was redirected to a page that was seen. Done."""
+    KEPT = 7
+    """It stays stored, as if it had never been sent: it never ends, nor does what waits for it."""
+
+
+class Event(IntEnum):
+    """What happens to a page."""
+
+    ANSWERED = 0
+    """The downloader has answered, and that is no failure."""
+    REFUSED = 1
+    """The downloader has answered, and that is a failure unless the spider deals with it."""
+    REACHED = 2
+    """Its callback gets the response."""
+    LOST = 3
+    """An error keeps its callback from getting the response."""
+    YIELDED = 4
+    """Its callback or errback yields an item, or a request that is new."""
+    FAILED = 5
+    """Its callback raises, a pipeline fails on its item, or what it waits for fails."""
+    REPLACED = 6
+    """What a middleware has made of it is stored, or waits in memory."""
+    SEEN = 7
+    """What a middleware has made of it was seen."""
+    KEPT = 8
+    """What it led to could not be taken; it closes the spider, or fails while that closes."""
+
+
+_TABLE: Final = """
+            ANSWERED   REFUSED    REACHED    LOST       YIELDED    FAILED  REPLACED  SEEN       KEPT
+SENT        ANSWERED   BAD        REACHED    SENT       SENT       FAILED  REPLACED  REDIRECTED KEPT
+ANSWERED    ANSWERED   BAD        REACHED    BAD        ANSWERED   FAILED  REPLACED  REDIRECTED KEPT
+BAD         BAD        BAD        REACHED    BAD        ANSWERED   FAILED  BAD       BAD        KEPT
+REACHED     REACHED    REACHED    REACHED    REACHED    REACHED    FAILED  REPLACED  REDIRECTED KEPT
+FAILED      FAILED     FAILED     FAILED     FAILED     FAILED     FAILED  FAILED    FAILED     KEPT
+REPLACED    REPLACED   REPLACED   REPLACED   REPLACED   REPLACED   FAILED  REPLACED  REPLACED   KEPT
+REDIRECTED  REDIRECTED REDIRECTED REDIRECTED REDIRECTED REDIRECTED FAILED  REPLACED  REDIRECTED KEPT
+KEPT        KEPT       KEPT       KEPT       KEPT       KEPT       KEPT    KEPT      KEPT       KEPT
+"""
+
+_ROWS: Final = [row.split() for row in _TABLE.strip().splitlines()]
+assert [*_ROWS[0]] == [*Event.__members__]
+assert [row[0] for row in _ROWS[1:]] == [*State.__members__]
+BECOMES: Final = tuple(tuple(State[name] for name in row[1:]) for row in _ROWS[1:])
+"""What a page becomes, by what it is and what happens."""
+
+# A global is faster to look up than an enum member.
+BAD, _FAILED, _REACHED, _KEPT = State.BAD, State.FAILED, State.REACHED, State.KEPT
+
+
+class Page:
+    """One request on its way from a queue to its end.
+
+    It ends once the engine is through with it, all that it led to is judged, and what it waits for
+    has ended: a request that is only in memory, as only the page can yield that again, or where it
+    was redirected, if another page is fetching that. Its row goes once its items are written, too.
+
+    Attributes:
+        taken: what the backend has handed out; None if it is only in memory, or expected.
+        mark: its own, if that is withheld from the next run, as it is only in memory; or of the
+            page that it stands for by now, if it is a retry or a redirect.
+        way: the marks of where redirects led: if it fails they are forgotten.
+        parents: the pages that cannot end before it has, and fail with it.
+        roots: of one in memory, the stored pages that led to it, perhaps through others.
+        awaits: how many must end first: the engine's work on it, and all else that it waits for.
+        start: identifies the start request that it is, or was made of, if that is not filtered.
+        state: what it is.
+        reason: why it has failed, the first one; None if it has not.
+        status: of its response, 0 if a callback got that.
+    """
+
+    __slots__ = (
+        *("awaits", "mark", "parents", "reason", "roots", "start", "state", "status"),
+        *("taken", "way"),
+    )
+
+    def __init__(
+        self, taken: Any = None, mark: bytes | None = None, parents: Iterable[Page] = ()
+    ) -> None:
+        self.taken, self.mark, self.parents = taken, mark, [*parents]
+        self.awaits, self.state = 1, State.SENT
+        self.reason: Reason | None = None
+        self.status, self.start = 0, b""
+        self.way: tuple[bytes, ...] = ()
+        self.roots = frozenset[Page]()
+        for parent in self.parents:
+            parent.hold()
+
+    def note(self, event: Event, reason: Reason | None = None) -> None:
+        """Note that something has happened to it.
+
+        :param reason: why it fails by that, if it does.
+        """
+        state = BECOMES[self.state][event]
+        if state is self.state:
+            return
+        self.state = state
+        if state is BAD or state is _FAILED:
+            self.reason = self.reason or reason
+        elif state is not _KEPT:
+            self.reason = None
+            if state is _REACHED:
+                self.status = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to wait for. Things may happen to it until it is let go of."""
+        return not self.awaits and self.state is not _KEPT
+
+    def hold(self) -> None:
+        """Let it end only after :meth:`end` was called once more."""
+        self.awaits += 1
+
+    def end(self, *, with_parents: bool = True) -> list[Page]:
+        """Note that something has ended for which it waits; return the pages that end with it.
+
+        :param with_parents: whether these fail with what has failed.
+        """
+        ended, stack = [], [self]
+        while stack:
+            page = stack.pop()
+            page.awaits -= 1
+            if page.has_ended:
+                ended.append(page)
+                stack += page.parents
+                if with_parents and page.reason is not None:
+                    for parent in page.parents:  # only these can yield it again
+                        parent.note(Event.FAILED, page.reason)
+        return ended
