@@ -218,9 +218,9 @@ REDIS_CLASSES: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_REDIS_CLASSES",
     (),
     _read_paths,
-    "Import paths of classes and functions that requests in Redis may name, besides items, enums,"
-    " named tuples and values of the standard library. Whoever can write to Redis can call them,"
-    " with any arguments.",
+    "Import paths of classes whose objects requests in Redis may hold, besides items, enums, named"
+    " tuples and values of the standard library. Whoever can write to Redis can call them, with any"
+    " arguments.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",

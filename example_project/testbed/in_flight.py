@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import marshal
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
 from scrapy_bloom.redis.member import Taken, id_in
+from scrapy_bloom.redis.packing import read
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite
 
@@ -19,7 +18,7 @@ def taken_by(server: LocalRedis, pid: int) -> list[str]:
     """
     client: Any = server.client()
     return [
-        _request(Taken.read(row, body, 0).body)["url"]
+        read(Taken.read(row, body, 0).body)["url"]
         for key in client.scan_iter("*:taken")
         for field, row in client.hgetall(key).items()
         if f":{pid}:".encode() in field and (body := client.hget(_bodies(key), id_in(row)))
@@ -43,9 +42,3 @@ def pages_of(site: LocalSite, urls: Iterable[str], *, direct: bool = False) -> s
 def _bodies(taken: bytes) -> bytes:
     """Return the key of the bodies beside that of the requests that were taken."""
     return taken.removesuffix(b"taken") + b"bodies"
-
-
-def _request(body: bytes) -> dict[str, Any]:
-    loads: Any = pickle.loads if body[:1] == b"\x80" else marshal.loads
-    request: dict[str, Any] = loads(body)
-    return request

@@ -18,7 +18,7 @@ from typing import Any, Final
 from scrapy_bloom import file
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, start_in
+from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, read, start_in
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.crawl.outcomes import Ended
@@ -157,7 +157,7 @@ class LocalTarget:
             def knows(marks: Sequence[bytes]) -> list[bool]:
                 return [mark in store.filter for mark in marks]
 
-            yield View(identity_in(store), knows, requests, done)
+            yield View(identity_in(store), knows, requests, done, read)
 
     # Changing
 

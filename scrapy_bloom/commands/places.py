@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scrapy_bloom.commands.output import moment
+from scrapy_bloom.commands.requests import Read
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import StateError
@@ -81,7 +82,7 @@ class Found(NamedTuple):
     """A stored request.
 
     Attributes:
-        body: as Scrapy's disk queues write it.
+        body: as it is stored.
         mark: its own, if it is stored beside it.
         place: where it is.
     """
@@ -100,9 +101,11 @@ class View:
         knows: returns for each of some marks whether it is there.
         requests: yields the requests that are not done; None if they are not here.
         starts: how the ids of the start requests begin that are done and were not filtered.
+        read: makes a dict of a request.
     """
 
     identity: Identity
     knows: Callable[[Sequence[bytes]], list[bool]]
     requests: Callable[[], Iterator[Found]] | None
     starts: Collection[bytes]
+    read: Read

@@ -14,14 +14,13 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.project import inside_project
 
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.crawl.scrapy.crawler import apply_settings
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.scheduler import Scheduler
-from scrapy_bloom.settings import REDIS_CLASSES, Settings
+from scrapy_bloom.settings import Settings
 
 Marks: TypeAlias = tuple[Identity, Callable[[Sequence[bytes]], list[bool]]]
 """A filter's identity, and a function that carries out a verb for a batch of fingerprints.
@@ -102,11 +101,6 @@ class Project:
         setting = "SCHEDULER_DISK_QUEUE"
         return QueueKind.of(setting, load_object(self.scrapys[setting]))
 
-    @cached_property
-    def reading(self) -> Reading:
-        """How requests in Redis are read and written."""
-        return Reading(self.settings[REDIS_CLASSES])
-
     @property
     def start_kind(self) -> QueueKind | None:
         """What ``SCHEDULER_START_DISK_QUEUE`` stands for, if it is set."""
@@ -125,7 +119,7 @@ class Project:
     @property
     def owner(self) -> dict[str, Any]:
         """The fields of a plan in Redis that tell whose requests are beside the filter."""
-        return {"project": self.name, "spider": self.spider, "order": self.queue_kind.in_redis}
+        return {"project": self.name, "spider": self.spider, "order": self.queue_kind.order}
 
     @property
     def keeps_requests(self) -> bool:

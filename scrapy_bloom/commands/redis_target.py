@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -16,7 +15,6 @@ from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, decoded, matches
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
-from scrapy_bloom.crawl.reading import Reading
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
 from scrapy_bloom.redis import upkeep
@@ -25,12 +23,13 @@ from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.header import State
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
+from scrapy_bloom.redis.packing import Packing, read
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import Surprise, Worker, delete
-from scrapy_bloom.settings import REDIS_TIMEOUT
+from scrapy_bloom.settings import REDIS_CLASSES, REDIS_TIMEOUT
 
 _HOSTS: Final = 5
 """How many of the hosts that are left alone are named."""
@@ -127,7 +126,7 @@ class RedisTarget:
         """Yield the failed list."""
         with self._connected() as link:
             for _, failed, _ in Reader(link, self.key).failed():
-                yield failed, decoded(failed.body, in_redis=True)
+                yield failed, decoded(failed.body, read=read)
 
     def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
@@ -135,7 +134,7 @@ class RedisTarget:
             reader = Reader(link, self.key)
             now = [(each, 0.0) for each in reader.upcoming(count)]
             return [
-                decoded(each.body, date, in_redis=True)
+                decoded(each.body, date, read=read)
                 for each, date in chain(now, reader.delayed(count - len(now)))
             ]
 
@@ -147,7 +146,7 @@ class RedisTarget:
             plan = reader.existing().plan
             requests = partial(_found, reader) if plan.order else None
             done = pages_of(start for start, _ in reader.starts())
-            yield View(identity_in(plan), reader.contains_many, requests, done)
+            yield View(identity_in(plan), reader.contains_many, requests, done, read)
 
     # Changing
 
@@ -166,11 +165,11 @@ class RedisTarget:
                     f"{self.name}: worker {state.alive[0]} uses this crawl, and nothing was"
                     f" changed. Stop the crawl first. If it was killed, try again in half a minute."
                 )
-            reading = self._project.reading
+            packing = Packing(self._project.settings[REDIS_CLASSES])
             shared = Worker(link, self.key, state.plan)
             try:
                 requests = (
-                    (row.key, retried(row, reading) if put_back else None)
+                    (row.key, retried(row, packing) if put_back else None)
                     for row in reader.failed()
                     if matches(row.failed.kind, reason)
                 )
@@ -222,10 +221,11 @@ class RedisTarget:
                 )
 
 
-def retried(row: Listed, reading: Reading) -> Taken:
+def retried(row: Listed, packing: Packing) -> Taken:
     """Return a failed request as if it had never failed, as far as it can be decoded."""
     with suppress(Exception):  # it is put back as it is
-        return replace(row.request, body=row.failed.retried(read=reading.fields).body)
+        failed = row.failed.retried(read=packing.fields, write=packing.write)
+        return replace(row.request, body=failed.body)
     return row.request
 
 
@@ -236,21 +236,16 @@ def _found(reader: Reader) -> Iterator[Found]:
     """
     yield from _begun(reader)
     for each, date in reader.waiting():
-        yield Found(_if_pickle(each.body), each.fingerprint, Place("waiting", date))
+        yield Found(each.body, each.fingerprint, Place("waiting", date))
     yield from _begun(reader)
 
 
 def _begun(reader: Reader) -> Iterator[Found]:
     for each, worker, _ in reader.in_flight():
         place = Place("in flight", worker=worker)
-        yield Found(_if_pickle(each.body), each.fingerprint, place)
+        yield Found(each.body, each.fingerprint, place)
     for _, failed, request in reader.failed():
-        yield Found(_if_pickle(request.body), request.fingerprint, Place.of_failed(failed))
-
-
-def _if_pickle(body: bytes) -> bytes:
-    """Return a stored request, or nothing: a stranger's ``marshal`` may crash Python."""
-    return body if body[:1] == pickle.PROTO else b""
+        yield Found(request.body, request.fingerprint, Place.of_failed(failed))
 
 
 def identity_in(plan: Plan) -> Identity:

@@ -6,12 +6,14 @@ import io
 import marshal
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapy import Request
 
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START
+
+Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 
 class StoredRequest(NamedTuple):
@@ -61,19 +63,27 @@ def matches(kind: str, reason: str) -> bool:
     return not reason or kind == reason or kind.startswith(f"{reason} ")
 
 
-def decoded(body: bytes | None, not_before: float = 0.0, *, in_redis: bool = False) -> Decoded:
+def read(body: bytes) -> dict[str, Any]:
+    """Return a request of a job directory as a dict, with dummies for other than plain values."""
+    fields: dict[str, Any] = (
+        _PlainUnpickler(io.BytesIO(body)).load()
+        if body[:1] == pickle.PROTO
+        else marshal.loads(body)  # noqa: S302 - it makes plain values only
+    )
+    return fields
+
+
+def decoded(body: bytes | None, not_before: float = 0.0, *, read: Read = read) -> Decoded:
     """Decode a stored request; if that fails, return one with a problem.
 
-    :param body: the request as Scrapy's disk queues write it; None if its checksum is wrong.
-    :param in_redis: whether it comes from there: a stranger's ``marshal`` may crash Python.
+    :param body: the request as it is stored; None if its checksum is wrong.
+    :param read: makes a dict of it.
     """
     request = Decoded(not_before=not_before)
     try:
         if body is None:
             raise ValueError("its bytes do not match their checksum")
-        if in_redis and body[:1] != pickle.PROTO:
-            raise ValueError("it is not a pickle")
-        fields = _fields(body)
+        fields = read(body)
         meta = fields.get("meta") or {}
         depth, url = meta.get("depth"), str(fields["url"])
         return request._replace(
@@ -88,22 +98,26 @@ def decoded(body: bytes | None, not_before: float = 0.0, *, in_redis: bool = Fal
         return request._replace(problem=f"{type(error).__name__}: {error}")
 
 
-def marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> list[bytes]:
+def marks_in(body: bytes, fingerprint: Callable[[Request], bytes], read: Read) -> list[bytes]:
     """Return the marks of the pages that a stored request stands for.
 
     It may be a redirect or a retry: then they are also those of the requests before it. There are
     none if it cannot be decoded.
+
+    :param read: makes a dict of it.
     """
-    marks, original = _marks_in(body, fingerprint)
-    if original[:1] == body[:1]:  # it is written in the same way
-        marks += _marks_in(original, fingerprint)[0]
+    marks, original = _marks_in(body, fingerprint, read)
+    if original:
+        marks += _marks_in(original, fingerprint, read)[0]
     return marks
 
 
-def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[list[bytes], bytes]:
+def _marks_in(
+    body: bytes, fingerprint: Callable[[Request], bytes], read: Read
+) -> tuple[list[bytes], bytes]:
     """Return the marks of a request and of its chain, and the original that it carries along."""
     try:
-        fields = _fields(body)
+        fields = read(body)
         meta = fields.get("meta") or {}
         request = Request(
             str(fields["url"]),
@@ -122,18 +136,9 @@ def _marks_in(body: bytes, fingerprint: Callable[[Request], bytes]) -> tuple[lis
 def start_in(body: bytes) -> bytes:
     """Return which start request a stored request stands for: nothing if none, or not decoded."""
     try:
-        return bytes((_fields(body).get("meta") or {}).get(START, b""))
+        return bytes((read(body).get("meta") or {}).get(START, b""))
     except Exception:  # whatever it is made of, the crawl reads it
         return b""
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    fields: dict[str, Any] = (
-        _PlainUnpickler(io.BytesIO(body)).load()
-        if body[:1] == pickle.PROTO
-        else marshal.loads(body)  # noqa: S302 - it makes plain values only
-    )
-    return fields
 
 
 class _Unknown:

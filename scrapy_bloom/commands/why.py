@@ -62,7 +62,9 @@ def _places(
         if not missing:
             break
         own = () if found.mark is None else (found.mark,)
-        for mark in missing.intersection((*own, *marks_in(found.body, fingerprinter.fingerprint))):
+        for mark in missing.intersection(
+            (*own, *marks_in(found.body, fingerprinter.fingerprint, view.read))
+        ):
             states[mark] = found.place
             missing.discard(mark)
     return [states[mark] for mark in marks]

@@ -12,8 +12,8 @@ Ten ideas:
   has become of all. ``redirects`` has those that were dropped as seen.
 - Items: ``items`` writes them out before their page is done.
 - Later: ``later`` keeps what must wait, and knows which hosts are left alone.
-- Bytes: ``serialize`` writes and reads requests, and ``reading`` those that a stranger may have
-  written. ``whose`` is which spider wrote them.
+- Bytes: ``serialize`` writes and reads requests of a job directory. ``whose`` is which spider wrote
+  them.
 - What is said: ``report`` writes stats and log, and ``meta`` warns of mistyped keys.
 
 ``scrapy`` has all that is private to Scrapy, and ``other_schedulers`` covers what other schedulers

@@ -42,6 +42,7 @@ class Failed(NamedTuple):
         worker: str = "",
         *,
         read: Callable[[bytes], dict[str, Any]] = read_fields,
+        write: Callable[[dict[str, Any]], bytes] = write_fields,
     ) -> Failed:
         """Return what to list of a request that has failed.
 
@@ -50,8 +51,8 @@ class Failed(NamedTuple):
 
         :param stored: the request as it was stored: perhaps a retry or a redirect of the original.
         :param now: the time, in seconds since 1970.
-        :param read: reads a request. In Redis, where a stranger may have written it, that is
-            :meth:`Reading.fields`; the original, which comes out of it, is a stranger's, too.
+        :param read: reads a request: in Redis, as what a stranger may have written.
+        :param write: writes one.
         """
         try:
             body = read(stored)["meta"].get(ORIGINAL) or stored
@@ -59,8 +60,8 @@ class Failed(NamedTuple):
             tries, last = fields["meta"].get(TRIES, (0, 0.0))
             if not 0 <= now - last < APART:
                 tries, last = tries + 1, now
-            fields["meta"] = {**fields["meta"], TRIES: (tries, last)}
-            body = write_fields(fields, like=body)
+            fields["meta"] = {**fields["meta"], TRIES: [tries, last]}
+            body = write(fields)
         except Exception:  # of the project's: it is listed all the same, and never given up
             body, tries = stored, 0
         return cls(reason.kind, reason.message, now, tries, worker, body)
@@ -70,14 +71,16 @@ class Failed(NamedTuple):
         """Whether it stays on the list until it is put back by hand."""
         return self.tries >= MOST_RUNS
 
-    def retried(self, *, read: Callable[[bytes], dict[str, Any]] = read_fields) -> Failed:
-        """Return it as if it had never failed, to be put back by hand.
-
-        :param read: as in :meth:`of`.
-        """
+    def retried(
+        self,
+        *,
+        read: Callable[[bytes], dict[str, Any]] = read_fields,
+        write: Callable[[dict[str, Any]], bytes] = write_fields,
+    ) -> Failed:
+        """Return it as if it had never failed, to be put back by hand. See :meth:`of`."""
         fields = read(self.body)
         fields["meta"].pop(TRIES, None)
-        return self._replace(tries=0, body=write_fields(fields, like=self.body))
+        return self._replace(tries=0, body=write(fields))
 
     def pack(self) -> bytes:
         """Return it as bytes: a length, so many bytes of JSON with all but the body, the body."""

@@ -52,7 +52,7 @@ class QueueKind:
 
         :raises SettingError: if it is neither one of Scrapy's nor derived from one.
         """
-        for dumps, prefix in ((_pickle, "Pickle"), (marshal.dumps, "Marshal")):
+        for dumps, prefix in ((write_fields, "Pickle"), (marshal.dumps, "Marshal")):
             for end in ("FifoDiskQueue", "LifoDiskQueue", "FifoSQLiteQueue", "LifoSQLiteQueue"):
                 known = getattr(squeues, prefix + end, None)  # SQLite: Scrapy 2.19 and later
                 if known is not None and issubclass(queue_class, known):
@@ -65,16 +65,15 @@ class QueueKind:
         )
 
     @property
-    def in_redis(self) -> str:
-        """What stands for it in Redis, where only its order counts: requests are pickled."""
-        return f"{'lifo' if self.newest_first else 'fifo'} pickle"
+    def order(self) -> str:
+        """The order alone, which is what counts in Redis: ``lifo`` or ``fifo``."""
+        return "lifo" if self.newest_first else "fifo"
 
 
 def read_request(body: bytes, spider: Spider) -> Request:
     """Deserialize a request of a job directory. Raises whatever its contents raise.
 
-    As safe as Scrapy's own disk queues: anyone who can write there can run code. Requests in Redis
-    are read by :class:`~scrapy_bloom.crawl.reading.Reading`.
+    As safe as Scrapy's own disk queues: anyone who can write there can run code.
     """
     return request_from_dict(read_fields(body), spider=spider)
 
@@ -85,13 +84,6 @@ def read_fields(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def write_fields(fields: dict[str, Any], *, like: bytes) -> bytes:
-    """Serialize a request that was read and changed, as it was serialized before.
-
-    :param like: what was read.
-    """
-    return _pickle(fields) if like[0] == _PICKLE else marshal.dumps(fields)
-
-
-def _pickle(request: dict[str, Any]) -> bytes:
-    return pickle.dumps(request, protocol=4)
+def write_fields(fields: dict[str, Any]) -> bytes:
+    """Serialize a request for a job directory, as most of Scrapy's queues do."""
+    return pickle.dumps(fields, protocol=4)

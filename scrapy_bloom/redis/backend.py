@@ -24,7 +24,6 @@ from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Reason
-from scrapy_bloom.crawl.reading import Reading, Refused
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
 from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
@@ -33,6 +32,7 @@ from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
+from scrapy_bloom.redis.packing import Packing, Refused
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.recent import Recent
@@ -63,19 +63,19 @@ class RedisBackend(Backend):
     While the server is unreachable the crawl waits, unless the policy is ``close``.
 
     :param queue: this worker's access.
-    :param reading: how requests are read and written.
+    :param packing: how requests are written and read.
     """
 
     kind: ClassVar[str] = "redis"
     shared: ClassVar[bool] = True
     interval = upkeep.PATIENT
 
-    def __init__(self, crawl: Crawl, queue: SharedQueue, reading: Reading) -> None:
+    def __init__(self, crawl: Crawl, queue: SharedQueue, packing: Packing) -> None:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider = crawler, crawl.spider
         self._report, self._engine = report, engine
         self._identifier, self._start_of = crawl.identifier, crawl.start_of
-        self._queue, self._worker, self._reading = queue, queue.worker, reading
+        self._queue, self._worker, self._packing = queue, queue.worker, packing
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
         self._turns = Turns(engine, self._downloads, report)
@@ -100,9 +100,9 @@ class RedisBackend(Backend):
 
         :raises BloomError: if the crawl cannot be kept as configured.
         """
-        reading = Reading(crawl.settings[REDIS_CLASSES])
+        packing = Packing(crawl.settings[REDIS_CLASSES])
         queue = await queue_of(crawl.crawler, crawl.identifier, crawl.report, kind)
-        return cls(crawl, queue, reading)
+        return cls(crawl, queue, packing)
 
     def __len__(self) -> int:
         return len(self._turns) + self._queue.offering + self._worker.counts.waiting
@@ -119,7 +119,7 @@ class RedisBackend(Backend):
             start = self._start_of(request) if mark is None else b""
             if start:
                 request.meta[START] = start
-            body = self._reading.write(request.to_dict(spider=self._spider))
+            body = self._packing.write(request.to_dict(spider=self._spider))
             if len(body) > LARGEST:
                 raise ValueError(f"it has {len(body):,} bytes, and the most are {LARGEST:,}")
         except Exception as error:
@@ -175,7 +175,7 @@ class RedisBackend(Backend):
             return None
         while (taken := self._turns.pop()) is not None:
             try:
-                request = self._reading.request(taken.body, self._spider)
+                request = self._packing.request(taken.body, self._spider)
             except Exception as error:  # third-party code and data
                 self._queue.refuse(taken)
                 log_unreadable(self._report, error)
@@ -199,12 +199,12 @@ class RedisBackend(Backend):
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Report with the next call that a request has failed."""
-        read, name = self._reading.fields, self._worker.name
-        failed = Failed.of(taken.body, reason, time.time(), name, read=read)
+        read, write, name = self._packing.fields, self._packing.write, self._worker.name
+        failed = Failed.of(taken.body, reason, time.time(), name, read=read, write=write)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
             with suppress(Exception):  # what is in the request, or the project's fingerprinter
-                request = self._reading.request(failed.body, self._spider)
+                request = self._packing.request(failed.body, self._spider)
                 original.priority, original.fingerprint = request.priority, None
                 original.slot = self._turns.slot_for(request)
                 if not request.dont_filter:

@@ -92,7 +92,7 @@ class Plan:
         window: seconds that a mark is kept, at least; 0 for no limit.
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
-        order: ``lifo`` or ``fifo``, and that requests are pickled.
+        order: ``lifo`` or ``fifo``.
         writer: class and arguments of the spider that created it; see
             :func:`~scrapy_bloom.crawl.whose.writer_of`.
     """

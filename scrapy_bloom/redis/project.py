@@ -138,7 +138,7 @@ async def queue_of(
     settings, project = Settings.of(crawler), project_of(crawler)
     assert crawler.spider is not None  # it is being opened
     spider = crawler.spider.name
-    owner = {"project": project, "spider": spider, "order": kind.in_redis}
+    owner = {"project": project, "spider": spider, "order": kind.order}
     writer = writer_of(crawler.spider)
     plan = plan_of(settings, identifier.fingerprinter, identifier.made_by, writer=writer, **owner)
     server = server_of(settings)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from scrapy import Request
 from support.internals import clock_of_redis, stop_beating
-from support.jobs import stored
+from support.jobs import IN_REDIS, packed
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, account, exchange, left, mark_of
@@ -367,11 +367,11 @@ def run_and_fail(server, key, now, *, new=0):
     with Crawler(server.url, key) as worker:
         queue = worker.queue
         for number in range(new):
-            body = stored(Request(f"http://a.test/{number}"))
+            body = packed(Request(f"http://a.test/{number}"))
             queue.offer(Entry("f", mark_of(number), body, source=number))
         while not over:
             for taken in exchange(queue, 50, look=True, default=worker.default).taken:
-                failed = Failed.of(taken.body, Reason("503"), now)
+                failed = Failed.of(taken.body, Reason("503"), now, **IN_REDIS)
                 original = replace(taken, body=failed.body)
                 queue.fail(taken, Failing(taken.id, b"", failed, original))
                 fetched += 1

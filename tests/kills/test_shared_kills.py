@@ -13,9 +13,9 @@ from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite, StormySite
 
-from scrapy_bloom.crawl.serialize import read_fields
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.packing import read
 from scrapy_bloom.redis.reader import Reader
 
 pytestmark = [
@@ -82,7 +82,7 @@ def fetch_again(crawl, server):
         with closing(Link(Server(server.url), 10.0)) as worker:
             rows = [*Reader(worker, key).failed()]
         told = account(server, key)
-        urls = Counter(read_fields(each.failed.body)["url"] for each in rows)
+        urls = Counter(read(each.failed.body)["url"] for each in rows)
         assert set(urls.values()) <= {1}
         assert (told.waiting, told.in_flight) == (0, 0)
         counts.append(told.failed)

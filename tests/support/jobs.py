@@ -12,6 +12,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
+from scrapy_bloom.redis.packing import Packing
 from scrapy_bloom.settings import Settings
 
 SPIDER = "books"
@@ -70,6 +71,15 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), hol
 def stored(request):
     """Return a request as Scrapy's disk queues write it."""
     return pickle.dumps(request.to_dict(), protocol=4)
+
+
+PACKING = Packing()
+IN_REDIS = {"read": PACKING.fields, "write": PACKING.write}
+
+
+def packed(request):
+    """Return a request as it is stored in Redis."""
+    return PACKING.write(request.to_dict())
 
 
 def lifo(path, count=10, kind=LifoDiskQueue, body=b"request"):

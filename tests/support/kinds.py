@@ -3,7 +3,7 @@
 import subprocess
 from collections import namedtuple
 from dataclasses import dataclass
-from enum import Enum, IntFlag
+from enum import Enum, Flag, IntFlag
 from subprocess import Popen  # a project may have it in reach
 from typing import Any, NamedTuple
 
@@ -63,6 +63,11 @@ class Language(str, Enum):
 class Flags(IntFlag):
     A = 1
     B = 2
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
 
 
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - as projects do

@@ -105,7 +105,9 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 SPIDER_MODULES = ["support.crawling"]
 TELNETCONSOLE_ENABLED = False
 """
-NEEDS_REDIS = "A filter in Redis needs the package redis: pip install 'scrapy-bloom[redis]'."
+NEEDS_REDIS = (
+    "A filter in Redis needs the packages redis and msgpack: pip install 'scrapy-bloom[redis]'."
+)
 
 
 @pytest.mark.server

@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
-from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
+from support.jobs import IN_REDIS, SPIDER, kept_job, open_job, packed, stored, stored_job
 from support.processes import Run, environment, run_line
 from support.queues import Crawler
 from testbed.localredis import keys
@@ -233,12 +233,12 @@ def failing(name, server, kinds=KINDS, message="for a test"):
         return name
     key = next(keys)
     link = Link(Server(server.url), 5.0)
-    plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo pickle")
+    plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo")
     shared = Worker(link, key, plan)
-    shared.call(Call([Entry("p", None, stored(Request(url))) for url in URLS]))
+    shared.call(Call([Entry("p", None, packed(Request(url))) for url in URLS]))
     lost = []
     for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
-        failed = Failed.of(taken.body, failure, time.time(), shared.name)
+        failed = Failed.of(taken.body, failure, time.time(), shared.name, **IN_REDIS)
         taken.body = failed.body
         lost.append(Failing(taken.id, b"", failed, taken))
     shared.call(Call(failures=lost))
@@ -318,7 +318,7 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
         if place == "kept":
             stack.enter_context(lock_job(Path(target)))
         else:
-            queue = Crawler(*target.split("#"), order="lifo pickle", spider=SPIDER, project="shop")
+            queue = Crawler(*target.split("#"), order="lifo", spider=SPIDER, project="shop")
             stack.enter_context(queue).exchange(through=False)
         for act in ("retry", "drop"):
             code, lines, (error,) = bloom(f"queue {target} --{act}")
@@ -330,9 +330,9 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
 def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
     key = next(keys)
     target = f"{server.url}#{key}"
-    with Crawler(server.url, key, order="lifo pickle", spider=SPIDER, project="shop") as worker:
+    with Crawler(server.url, key, order="lifo", spider=SPIDER, project="shop") as worker:
         for url in URLS:
-            worker.queue.offer(Entry("p", None, stored(Request(url))))
+            worker.queue.offer(Entry("p", None, packed(Request(url))))
         worker.say()
         shared = worker.queue.worker
         while shared.counts.failed < len(URLS):

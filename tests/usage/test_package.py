@@ -43,7 +43,7 @@ def test_the_typed_user_has_tried_every_public_name():
 
 def test_the_filter_in_redis_says_how_to_install_the_client_library():
     run = run_line("import sys; sys.modules['redis'] = None; from scrapy_bloom import RedisFilter")
-    assert "needs the package redis: pip install 'scrapy-bloom[redis]'" in run.stderr
+    assert "needs the packages redis and msgpack: pip install 'scrapy-bloom[redis]'" in run.stderr
 
 
 def test_an_import_loads_what_it_uses_and_no_more():

@@ -12,7 +12,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
 from support.crawling import Follower, StartsNothing, at, crawl
-from support.jobs import SPIDER, kept_job, open_job, stored, stored_job
+from support.jobs import IN_REDIS, SPIDER, kept_job, open_job, packed, stored, stored_job
 from support.sites import Pages
 from testbed.localredis import keys
 
@@ -56,11 +56,13 @@ def request(path, **fields):
     return Request(f"{SITE}/{path}", **fields)
 
 
-def listed(body, kind="503", message="", tries=1, date=None):
+def listed(body, kind="503", message="", tries=1, date=None, **form):
     """Return a request as it is after so many runs in which it has failed."""
     date = time.time() if date is None else date
     for run in range(tries):
-        failed = Failed.of(body, Reason(kind, message), date - (tries - 1 - run) * APART, "w7")
+        failed = Failed.of(
+            body, Reason(kind, message), date - (tries - 1 - run) * APART, "w7", **form
+        )
         body = failed.body
     return failed
 
@@ -71,16 +73,16 @@ class Redis:
     def __init__(self, server):
         self.target = f"{server.url}#{next(keys)}"
         self._worker = Link(Server(server.url), 10.0)
-        plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="fifo pickle")
+        plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="fifo")
         self.key = Worker(self._worker, self.target.partition("#")[2], plan)
 
     def offer(self, *requests, due=0.0):
         self.key.call(
             Call(
                 [
-                    Entry("p", None, stored(each), slot=b"books.test", due=due)
+                    Entry("p", None, packed(each), slot=b"books.test", due=due)
                     if each.dont_filter
-                    else Entry("f", mark_of(each), stored(each), slot=b"books.test", due=due)
+                    else Entry("f", mark_of(each), packed(each), slot=b"books.test", due=due)
                     for each in requests
                 ]
             )
@@ -147,7 +149,7 @@ def test_a_job_says_where_each_page_is(bloom):
 def test_redis_says_where_each_page_is(bloom, redis):
     redis.offer(*map(request, ("flying", "out", "done")))
     flying, out, done = redis.take(3)
-    failed = listed(out.body)
+    failed = listed(out.body, **IN_REDIS)
     redis.key.call(Call(failures=[Failing(out.id, b"", failed, out)], ended={}))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
@@ -187,11 +189,14 @@ def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
 
 def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, redis):
     first = request("first", dont_filter=True)
-    made = request("there", meta={CHAIN: [mark_of(request("way")).hex()], ORIGINAL: stored(first)})
+    made, there = (
+        request("there", meta={CHAIN: [mark_of(request("way")).hex()], ORIGINAL: form(first)})
+        for form in (stored, packed)
+    )
     job = open_job(Path("kept"), requests=True)
     job.store.push(job.store.queue("0", None), stored(made))
     job.close()
-    redis.offer(made)
+    redis.offer(there)
     for target in ("kept", redis.target):
         found = told(bloom, target, "first", "way", "there")
         assert {*found} <= {"waiting", "waiting or in flight"}
@@ -225,18 +230,19 @@ def test_what_cannot_be_decoded_hides_no_other_page(bloom):
     assert bloom(f"why kept {SITE}/1")[0] == 0
 
 
-def test_of_what_is_in_redis_only_pickles_are_decoded(bloom, redis, monkeypatch):
+def test_what_is_in_redis_is_neither_unpickled_nor_unmarshalled(bloom, redis, monkeypatch):
     """A stranger may have written it."""
     decoded = []
     bloom(f"why {redis.target} {SITE}/there")  # imports all that it needs: by marshal
     monkeypatch.setattr(marshal, "loads", decoded.append)
-    there = Request(f"{SITE}/there", meta={ORIGINAL: b"{ not pickled"})
-    bodies = [b"{ not pickled", stored(there)]
+    monkeypatch.setattr(pickle, "Unpickler", decoded.append)
+    there = stored(request("there"))
+    bodies = [b"{ marshalled", there, packed(request("here", meta={ORIGINAL: there}))]
     entries = [Entry("p", None, body, slot=slot) for body in bodies for slot in (b"", b"slot")]
     redis.key.call(Call(entries))
     redis.take(2)
-    assert bloom(f"why {redis.target} {SITE}/there {SITE}/never")[0] == 1
-    assert decoded == [b""] * len(decoded)
+    assert bloom(f"why {redis.target} {SITE}/there {SITE}/here")[0] == 1
+    assert decoded == []
 
 
 def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):

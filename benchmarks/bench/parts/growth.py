@@ -69,7 +69,7 @@ def _grow(server: Any, pages: int) -> Row:
     for name in ("open", "upkeep", "call", "drop", "leave"):
         client.script_load(_script(name))  # that is not what is measured
     log, worker = _Log(client), Link(Server(server.url), 60.0)
-    plan = Plan(pages, 1e-6, project="bench", spider="bench", order="lifo pickle")
+    plan = Plan(pages, 1e-6, project="bench", spider="bench", order="lifo")
     log.take(b"")
     shared = Worker(worker, KEY, plan)
     shared.prepare()

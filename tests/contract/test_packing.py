@@ -1,0 +1,387 @@
+"""What a stranger writes is read as data, or not at all; what crawls write comes through equal."""
+
+import re
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from http import HTTPStatus
+from ipaddress import ip_address, ip_network
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import ModuleType
+from urllib.parse import urlsplit
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scrapy import FormRequest, Request, Spider
+from scrapy.http import JsonRequest
+from support import kinds
+from support.kinds import RAN, Color, Flags, Language
+
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import ORIGINAL
+from scrapy_bloom.crawl.outcomes import Reason
+from scrapy_bloom.errors import SettingError
+from scrapy_bloom.redis.packing import _VALUES, Packing, Refused, read
+
+KINDS = "support.kinds"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    RAN.clear()
+    yield
+    RAN.clear()
+
+
+def book(title="?"):
+    item = kinds.Book()
+    item["title"] = title
+    return item
+
+
+GOOD = {
+    "item": book(),
+    "dataclass": kinds.Page(2),
+    "frozen dataclass with slots": kinds.Point(2),
+    "item in an item": kinds.Page([book(), {"a": kinds.Point(kinds.Page())}]),
+    "attrs": kinds.Author("x"),
+    "attrs without slots": kinds.Shop("x"),
+    "nested class": kinds.Outer.Part(3),
+    "nested enum": kinds.Outer.Inner.X,
+    "enum": Color.RED,
+    "string enum": Language.ENGLISH,
+    "flags": Flags.A | Flags.B,
+    "flags of the library": re.IGNORECASE | re.MULTILINE,
+    "strict flags": kinds.Rights.READ | kinds.Rights.WRITE,
+    "no flags": kinds.Rights(0),
+    "enum of the library": HTTPStatus.OK,
+    "class of items": kinds.Book,
+    "named tuple": kinds.Pair(1, book()),
+    "typed named tuple": kinds.Single([1]),
+    "named tuple of the library": urlsplit("http://example.com/a?b"),
+    "zone": ZoneInfo("Europe/Berlin"),
+    "time in a zone": datetime(2026, 1, 2, tzinfo=ZoneInfo("Asia/Tokyo")),
+    "time in UTC": datetime(2026, 1, 2, tzinfo=timezone.utc),
+    "time with an offset": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1), "X")),
+    "date": date(2026, 1, 2),
+    "time of day": time(1, 2),
+    "span": timedelta(1, 2, 3),
+    "decimal": Decimal("1.20"),
+    "fraction": Fraction(1, 3),
+    "complex": 1 + 2j,
+    "range": range(1, 10, 2),
+    "uuid": UUID(int=1 << 100),
+    "path": Path("/a/b"),
+    "pure path": PurePosixPath("a"),
+    "path of Windows": PureWindowsPath("c:/a"),
+    "ordered dict": OrderedDict(a=1, b=book()),
+    "default dict": defaultdict(list, a=[1]),
+    "default dict without one": defaultdict(None, {"a": Color.RED}),
+    "counter": Counter("abca"),
+    "deque": deque([1, Color.RED], 5),
+    "address": ip_address("1.2.3.4"),
+    "address 6": ip_address("::1"),
+    "network": ip_network("10.0.0.0/8"),
+    "set": {1, Color.RED, kinds.Point()},
+    "frozen set": frozenset({Language.ENGLISH}),
+    "integers": [2**64, -(2**70), 2**63, -(2**63)],
+    "half a character": "\ud800",
+    "keys": {(1, (2,)): 1, date(2026, 1, 2): 2, None: 3, 4: 5, b"\xc7": 6},
+    "one entry": [{"a": 1}, {1: {}}, {(): ()}],
+    "plain": {"a": [1, 2.5, None, True, "\u2013", b"\x93", (), {1}, 1 << 100]},
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_what_requests_carry_comes_through_equal(kind):
+    value, packing = GOOD[kind], Packing()
+    fields = Request("http://example.com", meta={"x": value}, cb_kwargs={"x": [value]}).to_dict()
+    there = packing.fields(packing.write(fields))
+    assert there == fields
+    for each in (there["meta"]["x"], there["cb_kwargs"]["x"][0]):
+        assert type(each) is type(value)
+    assert read(packing.write(fields))["url"] == "http://example.com"  # whatever it names
+
+
+zones = st.sampled_from([None, timezone.utc, ZoneInfo("Europe/Berlin")])
+hashable = st.one_of(
+    st.text(),
+    st.binary(),
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.floats(allow_nan=False),
+    st.dates(),
+    st.datetimes(timezones=zones),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+    st.fractions(),
+    st.uuids(),
+    st.ip_addresses(),
+    st.sampled_from([*Color, *Language, Flags.A | Flags.B, Path("/x")]),
+    st.builds(kinds.Point, st.integers()),
+)
+values = st.recursive(
+    hashable,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.lists(inner).map(deque),
+        st.dictionaries(hashable, inner),
+        st.dictionaries(hashable, inner).map(OrderedDict),
+        st.dictionaries(hashable, inner).map(lambda some: defaultdict(list, some)),
+        st.sets(hashable),
+        st.frozensets(hashable),
+        st.builds(book, inner),
+        st.builds(kinds.Page, inner),
+        st.builds(kinds.Author, inner),
+        st.builds(kinds.Pair, inner, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(value=values)
+def test_any_of_them_in_any_other_comes_through_equal(value):
+    packing = Packing()
+    fields = {"url": "http://example.com", "meta": {"x": value, "again": value}}
+    assert packing.fields(packing.write(fields)) == fields
+
+
+# What a stranger writes
+
+
+def kind(of):
+    """Return what a value of this kind begins with."""
+    codes = {row[0]: code for code, row in enumerate(_VALUES, 2)}
+    return msgpack.ExtType(codes.get(of, of), b"")
+
+
+NEW, NEW_EX, CALL, MEMBER = range(4)
+CLASS, OBJECT = kind(0), kind(1)
+
+
+def named(path):
+    return {CLASS: path}
+
+
+def ours(name):
+    return named(f"{KINDS}:{name}")
+
+
+def made(name, *rest, by=NEW, arguments=()):
+    """An instance, its state and what it is filled with."""
+    return {OBJECT: [by, [ours(name), *arguments], *rest]}
+
+
+def packed(value):
+    return msgpack.packb({"url": "http://x", "meta": {"x": value, "y": ours("Color")}})
+
+
+BAD = {
+    "a function": ours("run"),
+    "a call": {OBJECT: [CALL, [ours("run"), 1]]},
+    "a call of a text": {OBJECT: [CALL, ["os.system", "exit 1"]]},
+    "a command": {OBJECT: [CALL, [named("os:system"), "exit 1"]]},
+    "a command in a project's reach": {OBJECT: [CALL, [ours("Popen"), ["true"]]]},
+    "a command by an attribute": {OBJECT: [CALL, [ours("subprocess.Popen"), ["true"]]]},
+    "the constructor of an item class": made("Noting", by=CALL, arguments=[1]),
+    "the constructor of a named tuple": made("Pair", by=CALL, arguments=[1, 2]),
+    "the making of a class": made("Fresh"),
+    "the making of a class by names": made("Page", by=NEW_EX, arguments=[{kind(tuple): [[]]}, {}]),
+    "a method": ours("Book.__init__"),
+    "the globals of a function": ours("run.__globals__"),
+    "a module that is asked": ours("Lazy"),
+    "a module that is not imported": named("antigravity:Page"),
+    "another name of a class": ours("Alias"),
+    "a class without data": made("Plain"),
+    "a class of types": named("builtins:type"),
+    "the base of all": {OBJECT: [NEW, [named("builtins:object")]]},
+    "a constructor as a method": made("Page", {"keys": ours("Noting")}),
+    "a constructor as a method by slots": made(
+        "Page", {kind(tuple): [[None, {"keys": ours("Noting")}]]}
+    ),
+    "an item that is filled": made("Filling", {}, [], [["key", "value"]]),
+    "a member by a call": made("Color", by=CALL, arguments=[1]),
+    "an enum's making": made("Color", by=CALL, arguments=["X", "A B"]),
+    "a member by its making": made("Color", arguments=[1]),
+    "a state of a member": made("Color", {"other": 1}, by=MEMBER, arguments=["RED"]),
+    "an attribute of an enum": made("Color", by=MEMBER, arguments=["mro"]),
+    "a member of what is no enum": made("Page", by=MEMBER, arguments=["x"]),
+    "a state without a name": {OBJECT: [NEW, [1], {"x": 1}]},
+    "nothing to make": {OBJECT: [NEW, []]},
+    "no object": {OBJECT: 1},
+    "an unknown maker": made("Page", by=4),
+    "an unknown kind": {kind(99): []},
+    "a factory by its name": {kind(defaultdict): ["os.system", {}]},
+    "a constructor as a factory": {kind(defaultdict): [ours("Noting"), {}]},
+    "an unknown factory": {kind(defaultdict): [99, {}]},
+    "a zone that is a file": {kind(ZoneInfo): ["../../../etc/passwd"]},
+    "arguments that are no list": {kind(tuple): {}},
+}  # fmt: skip
+
+RANGE = {kind(range): [0, 1 << 40, 1]}
+
+BOMBS = {  # each takes hours or all memory if it is made
+    "a range as a list": {kind(set): [RANGE]},
+    "a range as a dict": {kind(Counter): [RANGE]},
+    "a range as arguments": {kind(tuple): RANGE},
+    "a range as an object's": {OBJECT: [NEW, RANGE]},
+    "a range that fills": made("Page", {}, RANGE),
+    "a range in a deque": {kind(deque): [RANGE, None]},
+    "a fraction of a text": {kind(Fraction): ["1e30000000"]},
+    "a decimal that is large": {kind(Decimal): ["1e30000000"]},
+    "a decimal that is small": {kind(Decimal): ["1e-30000000"]},
+    "a decimal that is long": {kind(Decimal): ["1" * 100_000]},
+    "an integer that is long": {kind(int): ["f" * 100_000, 16]},
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_nobody_who_writes_a_request_makes_more_than_data(what):
+    body = packed(BAD[what])
+    with pytest.raises(Exception):  # noqa: B017, PT011 - some of it is only damaged
+        Packing().fields(body)
+    with suppress(Exception):
+        assert read(body)["meta"] == {"x": None, "y": None}
+    assert not RAN
+    assert "antigravity" not in sys.modules
+    assert not hasattr(Color.RED, "other")
+    assert [*Color] == [Color.RED]
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_a_small_body_makes_nothing_large(what):
+    with pytest.raises(Refused):
+        Packing().fields(packed(BOMBS[what]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"\x81\xa4meta" + deep * 200_000 for deep in (b"\x91", b"\x81\xc7\0\x02\x91\x91")),
+        *(b"\x81\xa4meta" + huge + b"\xff" * 4 for huge in (b"\xdd", b"\xdf", b"\xdb", b"\xc6")),
+        *(b"", b"\xc1", b"\x80\x04", b"\x91\xa1x", b"\x81\xc7\0\x02\x91\x90"),
+    ],
+)
+def test_what_is_damaged_nested_deeply_or_no_request_is_an_error(body):
+    for reading in (Packing().fields, read):
+        with pytest.raises(ValueError):  # noqa: PT011 - the library's are all derived from it
+            reading(body)
+
+
+def test_what_contains_itself_cannot_be_written():
+    packing, around = Packing(), []
+    around.append((around,))
+    with pytest.raises((ValueError, RecursionError)):
+        packing.write({"url": "http://x", "meta": {"x": around}})
+    assert packing.fields(packing.write({"url": "http://x"})) == {"url": "http://x"}
+
+
+# The class of a request
+
+
+@pytest.mark.parametrize("of", [kinds.Form, FormRequest, JsonRequest])
+def test_a_request_of_another_class_is_read(of):
+    packing = Packing()
+    body = packing.write(of("http://example.com", meta={"a": 1}).to_dict())
+    made = packing.request(body, Spider("x"))
+    assert (type(made), made.meta) == (of, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "path", ["antigravity.Request", "subprocess.Popen", f"{KINDS}.Lazy", f"{KINDS}.Book", "x", 1]
+)
+def test_no_class_of_a_request_is_imported_or_called(path):
+    with pytest.raises(Refused, match=str(path).rpartition(".")[2]):
+        Packing().request(msgpack.packb({"url": "http://x", "_class": path}), Spider("x"))
+    assert not RAN
+    assert "antigravity" not in sys.modules
+
+
+def test_a_class_that_is_none_of_a_module_is_found_out_when_it_is_written():
+    class Hidden(Request):
+        pass
+
+    with pytest.raises(Refused, match="Hidden"):
+        Packing().write(Hidden("http://example.com").to_dict())
+
+
+# What is listed
+
+
+LISTED = [f"{KINDS}.{name}" for name in ("Plain", "Keywords", "Many", "Called", "Noting")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [kinds.Plain(1), kinds.Keywords(value=2), kinds.Many([1, 2]), kinds.Called(3)],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_read_again_is_found_out_when_it_is_written_unless_it_is_listed(value):
+    fields = {"url": "http://example.com", "meta": {"x": [value]}}
+    name = f"{KINDS}.{type(value).__name__}"
+    with pytest.raises(Refused, match=f"'{name}'.*: list that in BLOOM_REDIS_CLASSES"):
+        Packing().write(fields)
+    packing = Packing(tuple(LISTED))
+    there = packing.fields(packing.write(fields))
+    assert there == fields
+    assert vars(there["meta"]["x"][0]) == vars(value)
+
+
+def test_what_holds_a_class_is_found_out_as_well():
+    fields = {"url": "http://example.com", "meta": {"x": kinds.Page(kinds.Book)}}
+    with pytest.raises(Refused, match=f"'{KINDS}.Page': list"):
+        Packing().write(fields)
+    packing = Packing((f"{KINDS}.Page",))
+    assert packing.fields(packing.write(fields)) == fields
+
+
+def test_what_a_page_does_for_playwright_goes_through_redis(monkeypatch):
+    module = ModuleType("scrapy_playwright.page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made_of = dict(kinds.Plain.__dict__, __module__=module.__name__, __qualname__="PageMethod")
+    made_of.pop("__dict__"), made_of.pop("__weakref__")
+    module.PageMethod = type("PageMethod", (), made_of)
+    fields = {"url": "http://x", "meta": {"playwright_page_methods": [module.PageMethod("click")]}}
+    assert Packing().fields(Packing().write(fields)) == fields
+
+
+@pytest.mark.parametrize(
+    "path", ["antigravity_.X", f"{KINDS}.Nothing", f"{KINDS}.RAN", f"{KINDS}.run"]
+)
+def test_what_cannot_be_imported_is_refused_at_once(path):
+    with pytest.raises(SettingError, match=f"BLOOM_REDIS_CLASSES has '{path}'"):
+        Packing((path,))
+
+
+def test_a_usual_request_is_not_read_when_it_is_written(monkeypatch):
+    packing = Packing()
+    monkeypatch.setattr(packing, "fields", None)
+    body = packing.write(Request("http://example.com", meta={"depth": 3, "x": (1,)}).to_dict())
+    assert read(body)["meta"] == {"depth": 3, "x": (1,)}
+
+
+# The failed list
+
+
+def test_a_request_in_redis_that_has_failed_is_read_as_strictly():
+    packing, failure = Packing(), Reason("500")
+    by = {"read": packing.fields, "write": packing.write}
+    hostile = packed(BAD["a call"])
+    carrier = packing.write({"url": "http://x", "meta": {ORIGINAL: hostile}})
+    for body in (hostile, carrier):  # listed as it is, to be refused once more
+        assert Failed.of(body, failure, 0.0, **by).body == body
+    with pytest.raises(Refused):
+        Failed("500", "", 0.0, 1, "", hostile).retried(**by)
+    assert not RAN
+    good = packing.write({"url": "http://x", "meta": {"x": Color.RED}})
+    failed = Failed.of(good, failure, 0.0, **by)
+    assert packing.fields(failed.retried(**by).body) == packing.fields(good)
