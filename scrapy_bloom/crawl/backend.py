@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.outcomes import Ended, Reason
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
+    from scrapy_bloom.crawl.scrapy.feed_ends import Notes
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.settings import Settings
@@ -78,6 +79,7 @@ class Backend(ABC):
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
+        feeds: keeps where local feeds end, with each exchange; None if nobody does.
         exchange_at: when the next exchange should be made, by ``time.monotonic()``; infinite if
             there is no need. Members that change something set it, except :meth:`release` and
             :meth:`fail`, which come just before an exchange; that begins by setting it back.
@@ -88,6 +90,7 @@ class Backend(ABC):
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     broken = False
+    feeds: Notes | None = None
     exchange_at = inf
     interval: float
 

@@ -76,7 +76,7 @@ class Frontier:
         self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
-        self._items = Items(crawler, engine, report, sync=sync)
+        self._items = Items(crawler, engine, self._in_flight, backend.feeds, report, sync=sync)
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._closing = self._closing_noted = self._rest_logged = False
@@ -220,6 +220,7 @@ class Frontier:
         while not self._backend.broken and await self._step():
             pass
         self._items.log_kept(len(self._ledger))  # they stay stored, with all they led to
+        self._items.export_held()  # of other pages that stay stored
         return await self._backend.close()
 
     # Requests that arrive
@@ -315,14 +316,19 @@ class Frontier:
     def _note_ended(self) -> None:
         """Collect the pages that have ended as the engine is through with them."""
         before = len(self._in_flight)
-        self._ledger.add(self._in_flight.pop_ended())
+        self._collect(self._in_flight.pop_ended())
         self._backend.note_ended(before - len(self._in_flight))
 
     def _add_ended(self, ended: list[Page]) -> None:
         """Have pages released that have ended because of something else."""
         if ended:
-            self._ledger.add(ended)
+            self._collect(ended)
             self._arm()
+
+    def _collect(self, ended: list[Page]) -> None:
+        for page in ended:
+            self._items.page_ended(page)
+        self._ledger.add(ended)
 
     async def _release_done(self) -> None:
         """Release the pages that are done, once their items are written out."""

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Reason, place_of, reason_of
 from scrapy_bloom.crawl.page import Event, Page, State
-from scrapy_bloom.crawl.waits import Waits
+from scrapy_bloom.crawl.waits import Waits, waiting_for
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -111,6 +111,11 @@ class InFlight:
         by = self._engine.yielded_by(request)
         return None if by is None else self._pages.get(by)
 
+    def page_of_response(self, response: Any) -> Page | None:
+        """Return the page in flight to which something was the response; None if none is known."""
+        request = self._engine.request_of(response)
+        return None if request is None else self._pages.get(request)
+
     def keep_stored(self, request: Request) -> None:
         """Record that a request could not be enqueued: the pages that led to it are never done."""
         for page in self.led_to(request):
@@ -183,6 +188,11 @@ class InFlight:
         if request in self._pages:
             reason = Reason.of(failure.value, place_of(failure))
             self._pages[request].note(Event.FAILED, reason)
+
+    def item_refused(self, page: Page, reason: Reason) -> None:
+        """Note that an exporter has refused an item of a page, which may have ended."""
+        for each in waiting_for(page) if self._retries else (page,):
+            each.note(Event.FAILED, reason)
 
     def raised(self, failure: Failure, request: Request) -> None:
         """Note an error of a callback or errback.

@@ -29,6 +29,7 @@ from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.local.feeds import FEEDS, FeedNotes, cut_feeds
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
@@ -76,6 +77,7 @@ class LocalBackend(Backend):
     """
 
     kind: ClassVar[str] = "disk"
+    feeds: FeedNotes
 
     def __init__(self, crawl: Crawl, job: Job, queues: Queues) -> None:
         self._job, self._store, self._queues = job, job.store, queues
@@ -84,6 +86,7 @@ class LocalBackend(Backend):
         self._start_of = crawl.start_of
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
+        self.feeds = FeedNotes(job.store, sync=self._sync)
         self.interval = INTERVAL
         self._failing = False
         self._seen_before = job.store.meta.get(SEEN, 0)
@@ -101,7 +104,8 @@ class LocalBackend(Backend):
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
         (3) Open Scrapy's priority queue over the stored requests
-        (4) Commit that a run has begun, and give Scrapy the spider's state of the last commit
+        (4) Cut feeds back to the last commit if the last run was killed
+        (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
 
         :param classes: Scrapy's queues, as chosen by the settings.
         :param unclean: whether the last run was killed, and its files were moved away.
@@ -116,6 +120,9 @@ class LocalBackend(Backend):
             await run_beside(partial(job.open, settings, digests=digests))
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             await run_beside(queues.read_waiting)
+            if job.killed:
+                noted = str(job.store.meta.get(FEEDS, "{}"))
+                await run_beside(partial(cut_feeds, job.folder, noted))
             await run_beside(job.begin)
         opened = cls(crawl, job, queues)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
@@ -308,6 +315,7 @@ class LocalBackend(Backend):
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._note_seen()
+            self.feeds.note()
             self._store.commit(sync=self._sync)
         except BloomError as error:
             self.give_up(error)
@@ -344,6 +352,8 @@ class LocalBackend(Backend):
         (2) Release the job directory
         """
         self._note_seen()
+        self.feeds.note()
+        self.feeds.closed = True
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now
         self._report.account = account._replace(

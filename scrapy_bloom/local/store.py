@@ -52,6 +52,9 @@ from scrapy_bloom.values import write_span
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
 
+THROUGH: Final = "through"
+"""Key of a note: the number of the next request, as of the last whole commit."""
+
 RUNS: Final = "runs"
 """Key of a note: how many runs have begun."""
 
@@ -121,6 +124,7 @@ class Store:
         first: the number of this run's first request.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
+        stored_meta: those of the last one.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
         new_bytes: size of the requests that the next commit writes: until then they are in memory.
@@ -153,6 +157,8 @@ class Store:
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self._place = path.stat()
             self.marks = Marks(self.filter, self._database, journal=journal)
+            if not read_only:
+                self._drop_written_ahead()
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -276,7 +282,7 @@ class Store:
 
     def _new_notes(self) -> dict[str, Value]:
         """Return the notes that have changed since the last commit."""
-        stored = self._stored_meta
+        stored = self.stored_meta
         return {key: value for key, value in self.meta.items() if stored.get(key) != value}
 
     def commit(self, *, sync: bool = False) -> None:
@@ -294,8 +300,8 @@ class Store:
         """Write some of what has changed before the rest; return False if it is little.
 
         A long commit would stop the crawl. New requests and forgotten pages may come before the
-        rest: if the marks of the former do not follow, and what led to them stays, they are fetched
-        twice.
+        rest: if the marks of the former do not follow, what led to them stays, and the next run
+        drops them.
 
         Raises what :meth:`commit` does.
         """
@@ -318,6 +324,13 @@ class Store:
                 self._touched.remove(number)
         self.log.checkpoint_if_due(self._commits)
         return True
+
+    def write_note(self, key: str, value: Value, *, sync: bool = False) -> None:
+        """Write one note before the next commit. Raises what :meth:`commit` does."""
+        self._choose_sync(sync=sync)
+        with self._transaction(0):
+            file.put(self._database, "meta", [(key, value)])
+        self.stored_meta[key] = value
 
     def _some_new(self) -> dict[int, bytes]:
         """Return some of the new requests, if there are many."""
@@ -364,7 +377,7 @@ class Store:
 
     def _read(self, database: sqlite3.Connection) -> None:
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
-        self._stored_meta = dict(self.meta)
+        self.stored_meta = dict(self.meta)
         counters = file.read_counters(database)
         self.clean = bool(counters.clean)
         self._commits, self._request = counters.commits, counters.request
@@ -386,6 +399,16 @@ class Store:
         self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
+    def _drop_written_ahead(self) -> None:
+        """Delete requests that were written before a commit that never came.
+
+        What led to them is not done, and yields them again.
+        """
+        first = self.meta.get(THROUGH, self._request)
+        for number in self.queues if first < self._request else ():
+            for row in _rows_from(self._database, number, first):
+                self.delete(row)
+
     def _read_filter(
         self, database: sqlite3.Connection, fresh: LocalFilter | None
     ) -> tuple[LocalFilter, int]:
@@ -404,17 +427,17 @@ class Store:
 
     # Writing
 
-    def _commit(self, *, clean: int, sync: bool = False) -> None:
-        database = self._database
+    def _choose_sync(self, *, sync: bool) -> None:
         if sync is not self._syncs:  # each costs as much as a small commit
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
-            database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
+            _sync_commits(self._database, sync=sync)
             self._syncs = sync
+
+    def _commit(self, *, clean: int, sync: bool = False) -> None:
+        self._choose_sync(sync=sync)
+        self.meta[THROUGH] = self._request
         with self._transaction(clean) as change:
             change(self._write_requests())
-            file.put(database, "meta", self._new_notes().items())
+            file.put(self._database, "meta", self._new_notes().items())
             keep_marks, by_marks = self.marks.write()
             change(by_marks)
             keep_failed = self.failed.write()
@@ -488,7 +511,7 @@ class Store:
         self.new_bytes = 0
         self._touched.clear()
         self._gone.clear()
-        self._stored_meta = dict(self.meta)
+        self.stored_meta = dict(self.meta)
 
 
 def _span(window: float | None) -> str | None:
@@ -499,6 +522,21 @@ def sizes_in(database: sqlite3.Connection) -> dict[int, int]:
     """Return how many requests the queues have that are not done, by their numbers."""
     asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
     return dict(database.execute(asked, (NUMBER_BITS,)))
+
+
+def _rows_from(database: sqlite3.Connection, queue: int, number: int) -> list[int]:
+    """Return the rows of a queue that have at least some number of their own."""
+    asked = "SELECT id FROM requests WHERE id >= ? AND id < ?"
+    between = queue << NUMBER_BITS | number, queue + 1 << NUMBER_BITS
+    return [row for (row,) in database.execute(asked, between)]
+
+
+def _sync_commits(database: sqlite3.Connection, *, sync: bool) -> None:
+    """Choose whether commits are synced to disk."""
+    if database.in_transaction:
+        database.execute("ROLLBACK")
+    database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
+    database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
 
 
 def _check_place(path: Path, place: os.stat_result) -> None:

@@ -153,10 +153,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def write_ahead(self):
-        """What comes before its commit: all new requests here, and what lets pages through."""
+        """What comes before its commit: new requests, which a kill undoes, and forgotten pages."""
         while self.store.write_ahead():
             pass
-        self.saved.rows |= self.model.rows
         self.saved_held |= {*self.held}
         for page in {*self.saved.marked} - {*self.model.marked}:
             del self.saved.marked[page]

@@ -26,7 +26,8 @@ def make(pipelines=(), *, feed=None, sync=False, **options):
     crawler = get_crawler(settings_dict=feeds)
     crawler.spider = spider = Spider("books")
     engine = SimpleNamespace(before_closing=lambda _: None, pipelines=pipelines)
-    items = Items(crawler, engine, Report(crawler), sync=sync)
+    in_flight = SimpleNamespace(page_of_response=lambda _: None)
+    items = Items(crawler, engine, in_flight, None, Report(crawler), sync=sync)
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
 
     def scrape(number):
@@ -149,7 +150,7 @@ def test_wherever_a_csv_feed_was_cut_what_comes_after_is_read(tmp_path, cut):
     _items, scrape = make(feed=str(path), format="csv")
     scrape("after")
     with path.open(newline="") as file:
-        assert [*csv.reader(file)][-1] == ["after"]
+        assert [*csv.reader(file)][-1] == ["after", ""]
 
 
 # Feeds that are synced

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import pytest
 from scrapy.settings import default_settings
-from support.kills import POINTS, items_in, series
+from support.kills import CUTTING, ITEMS, POINTS, items_in, series
 from testbed.localsite import LocalSite, StormySite
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
@@ -70,7 +70,7 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     )
 
 
-@pytest.mark.parametrize("moment", [*chain(*POINTS.values())])
+@pytest.mark.parametrize("moment", [*chain(*POINTS.values(), ITEMS, CUTTING)])
 def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))

@@ -34,6 +34,31 @@ class Wordy(ItemSpider):
             yield {**found, "text": "x" * 8192} if isinstance(found, dict) else found
 
 
+class Thrice(Follower):
+    """Makes three items of a page, and waits in between; its texts are hard to read in CSV."""
+
+    name = "thrice"
+
+    async def parse(self, response):
+        for found in super().parse(response):
+            yield found
+        for number in range(3):
+            yield {"url": response.url, "number": number, "text": 'a "quoted" text,\n' * 8}
+            await asyncio.sleep(0.002)
+
+
+class ThriceWithLambdas(Thrice):
+    """Every fourth link has a callback that cannot be stored: its page waits for that."""
+
+    name = "thrice with lambdas"
+
+    def request(self, response, href):
+        request = response.follow(href)
+        if crc32(request.url.encode()) % 4:
+            return request
+        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+
 class SomeLambdas(ItemSpider):
     """Every other link has a callback that cannot be stored."""
 

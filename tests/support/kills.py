@@ -25,6 +25,27 @@ CHECKPOINTING = (
 )
 """Chosen moments inside a checkpoint."""
 
+ITEMS = (
+    "scrapy_bloom.crawl.items:Items.page_ended:after",
+    "scrapy_bloom.crawl.scrapy.feeds:Feeds.export:after",
+    "scrapy_bloom.crawl.scrapy.feeds:Feeds.flush:before",
+    "scrapy_bloom.crawl.scrapy.feeds:Feeds.flush:after",
+    "scrapy_bloom.crawl.items:Items._ask_pipelines:before",
+    "scrapy_bloom.local.feeds:FeedNotes.note:before",
+    "scrapy_bloom.local.feeds:FeedNotes.note:after",
+    "scrapy_bloom.local.feeds:FeedNotes.note_opened:before",
+    "scrapy_bloom.local.feeds:FeedNotes.note_opened:after",
+    "scrapy_bloom.local.store:Store.write_note:after",
+)
+"""Chosen moments between an item and the commit by which its page is done."""
+
+CUTTING = (
+    "scrapy_bloom.local.feeds:cut_back:before",
+    "scrapy_bloom.local.feeds:cut_back:after",
+    "scrapy_bloom.local.backend:cut_feeds:after",
+)
+"""Chosen moments while the feeds of a killed run are cut back."""
+
 ONCE = (
     "scrapy_bloom.file:write:before",
     "scrapy_bloom.file:write:after",
@@ -36,6 +57,7 @@ ONCE = (
 
 CLOSING = (
     "scrapy_bloom.crawl.items:Items._close_pipelines:before",
+    "scrapy_bloom.crawl.items:Items.export_held:after",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:_compact:before",
@@ -71,19 +93,23 @@ STEP = 20
 """Pages that a run delivers before that, on average."""
 
 
-def series(project, site, kills, seed, **crawl):
+def series(
+    project, site, kills, seed, *, kinds=KINDS, chosen=MOMENTS + ONCE, environment=None, **crawl
+):
     """Kill a crawl of a site so often, stop it cleanly now and then, and let it end.
 
     Return how often each kind of kill was met, and how often it was stopped.
     """
     dice, tally, stops = random.Random(seed), Counter(), 0
+    points = POINTS | {"at a chosen moment": chosen}
     crawl = {"SCHEDULER": "support.kill_points.Scheduler", "LOG_LEVEL": "INFO", **crawl}
     while tally.total() < kills:
-        kind = dice.choices([*KINDS], [*KINDS.values()])[0]
-        point = dice.choice(POINTS[kind]) if kind in POINTS else None
-        most = 60 if point == CHECKPOINTING[0] else 5 if point in MOMENTS + CHECKPOINTING else 1
+        kind = dice.choices([*kinds], [*kinds.values()])[0]
+        point = dice.choice(points[kind]) if kind in points else None
+        often = MOMENTS + CHECKPOINTING + ITEMS
+        most = 60 if point == CHECKPOINTING[0] else 5 if point in often else 1
         dies = {"DIE": f"{point}:{dice.randint(1, most)}"} if point else {}
-        run = project.crawl(site, environment=dies, **crawl)
+        run = project.crawl(site, environment={**(environment or {}), **dies}, **crawl)
         if kind in {"at a chosen moment", "in a checkpoint"}:
             site.when(site.delivered + 4 * STEP, run.kill)  # it may never come to that
         else:
@@ -101,7 +127,7 @@ def series(project, site, kills, seed, **crawl):
         else:
             assert run.reason == "finished", run.log
             break  # over too soon
-    run = project.crawl(site, **crawl)
+    run = project.crawl(site, environment=environment, **crawl)
     assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
     return tally, stops

@@ -264,7 +264,7 @@ class Engine:
         process = getattr(self._scraper, name)
 
         def watched_process(output: Any, response: Any) -> Any:
-            by = self._request_of(response)
+            by = self.request_of(response)
             self._note_output(output, by)
             if output is None or isinstance(output, Request):
                 return process(output, response)
@@ -282,13 +282,13 @@ class Engine:
                 raise
 
         def item_failed(failure: Failure, response: Any) -> None:
-            watcher.item_failed(failure, self._request_of(response))
+            watcher.item_failed(failure, self.request_of(response))
 
         setattr(self._scraper, name, watched_process)
         self._item_failed = item_failed  # signals hold weak references
         self._crawler.signals.connect(item_failed, signal=signals.item_error)
 
-    def _request_of(self, response: Any) -> Request | None:
+    def request_of(self, response: Any) -> Request | None:
         """Return the request of the scheduler to which something was the response."""
         request: Request | None = getattr(response, "request", None)
         return request if request is None else self._sent_as.get(request, request)

@@ -1,0 +1,88 @@
+"""Where local feeds end: it is noted with each commit, and after a kill they are cut back to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Final, NamedTuple, Protocol
+from zlib import crc32
+
+_LAST: Final = 4096  # bytes that tell whether a file still has what it had
+
+
+class End(NamedTuple):
+    """Where a file ended at some time.
+
+    Attributes:
+        inode: which file it was.
+        size: how many bytes it had.
+        crc: of the last 4 KB of these.
+    """
+
+    inode: int
+    size: int
+    crc: int
+
+
+class Notes(Protocol):
+    """Keeps where local feeds end.
+
+    Attributes:
+        ends: where each file ended, by path, when its items were last written out. The next commit
+            writes it.
+    """
+
+    ends: Mapping[str, End]
+
+    def note_opened(self, path: str, end: End) -> None:
+        """Write at once where a file ends to which items are about to be appended.
+
+        :raises OSError: if that cannot be written.
+        """
+
+
+def end_of(path: str) -> End | None:
+    """Return where a file ends; None if there is none, or it is a pipe or a device."""
+    try:
+        if not Path(path).is_file():  # opening a pipe may wait
+            return None
+        with Path(path).open("rb") as file:
+            found = os.fstat(file.fileno())
+            return End(found.st_ino, found.st_size, _crc(file, found.st_size))
+    except OSError:
+        return None
+
+
+def cut_back(path: Path, end: End, saved: Path) -> int:
+    """Cut a file back to where it ended. What is cut off is appended to another one.
+
+    :returns: how many bytes that were.
+    :raises ValueError: if it is another file by now, or has not what it had. It is left as it is.
+    :raises OSError: if it cannot be read or written; likewise.
+    """
+    if not path.is_file():
+        raise ValueError("there is no file")
+    with path.open("rb+") as file:
+        found = os.fstat(file.fileno())
+        if found.st_ino != end.inode:
+            raise ValueError("there is another file")
+        if found.st_size < end.size or _crc(file, end.size) != end.crc:
+            raise ValueError("it was changed")
+        if found.st_size > end.size:
+            saved.parent.mkdir(exist_ok=True)
+            file.seek(end.size)
+            with saved.open("ab") as copy:
+                shutil.copyfileobj(file, copy)
+                copy.flush()
+                os.fsync(copy.fileno())
+            file.truncate(end.size)
+    return found.st_size - end.size
+
+
+def _crc(file: IO[bytes], size: int) -> int:
+    """Return the checksum of the last bytes before some place."""
+    start = max(0, size - _LAST)
+    file.seek(start)
+    return crc32(file.read(size - start))
