@@ -16,6 +16,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.values import encodable
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 FORMAT: Final = 5
@@ -229,10 +230,19 @@ def rows(database: sqlite3.Connection, table: str, rest: str = "") -> Iterator[t
 
 
 def put(database: sqlite3.Connection, table: str, entries: Iterable[tuple[Value, ...]]) -> None:
-    """Write rows with their checksums, replacing rows with the same keys."""
-    if checked := [(*row, crc(*row)) for row in entries]:
-        places = ",".join("?" * len(checked[0]))
-        database.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", checked)
+    """Write rows with their checksums, replacing rows with the same keys.
+
+    Halves of characters become question marks: a row that cannot be written would be in the way of
+    each commit to come.
+    """
+    if not (checked := [(*row, crc(*row)) for row in entries]):
+        return
+    into = f"INSERT OR REPLACE INTO {table} VALUES ({','.join('?' * len(checked[0]))})"
+    try:
+        database.executemany(into, checked)
+    except UnicodeEncodeError:
+        whole = ([encodable(v) if isinstance(v, str) else v for v in row] for *row, _ in checked)
+        database.executemany(into, [(*row, crc(*row)) for row in whole])
 
 
 def read_counters(database: sqlite3.Connection) -> Counters:

@@ -145,6 +145,14 @@ def write_span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+def encodable(text: str) -> str:
+    """Return a text without halves of characters, which Python and JSON may have and no file can.
+
+    Whatever a project or the world has named comes through here before it is written.
+    """
+    return text.encode(errors="replace").decode()
+
+
 def write_size(size: float) -> str:
     """Return a number of bytes as people read it: ``49.8 kB``, ``4.3 MB``, ``44.0 GB``."""
     for unit in ("kB", "MB"):

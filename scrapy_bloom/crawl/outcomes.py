@@ -60,12 +60,7 @@ class Reason(NamedTuple):
         except Exception:  # it is the project's
             message = ""
         name = type(error).__name__
-        return cls(f"{name} in {place}" if place else name, _encodable(message[:MOST_MESSAGE]))
-
-
-def _encodable(text: str) -> str:
-    """Return a text without halves of characters, which JSON may have and no file can."""
-    return text.encode(errors="replace").decode()
+        return cls(f"{name} in {place}" if place else name, message[:MOST_MESSAGE])
 
 
 def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason | None:

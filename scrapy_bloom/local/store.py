@@ -47,7 +47,7 @@ from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.local.starts import Starts
-from scrapy_bloom.values import write_span
+from scrapy_bloom.values import encodable, write_span
 
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
@@ -175,9 +175,13 @@ class Store:
         """Return the number of a queue, which is created if new.
 
         Ask for it each time: a queue that is empty at a commit is dropped.
+
+        :raises UnicodeEncodeError: if its name cannot be written.
         """
         number = self._numbers.get(path)
         if number is None:
+            path.encode()  # unlike a slot it is looked up: what it names could not be found again
+            slot = slot and encodable(slot)
             number = self._numbers[path] = self._free.pop() if self._free else self._next_queue
             self._next_queue += number == self._next_queue
             self.queues[number] = StoredQueue(path, slot)

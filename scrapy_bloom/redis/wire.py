@@ -21,6 +21,7 @@ from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
 from scrapy_bloom.redis.plan import BATCH
+from scrapy_bloom.values import encodable
 
 _Item = TypeVar("_Item")
 
@@ -50,7 +51,7 @@ def pack(value: Any) -> bytes:
     if isinstance(value, bytes):
         return _LONG.pack(0xDB, len(value)) + value
     if isinstance(value, str):
-        return pack(value.encode())
+        return pack(encodable(value).encode())
     if isinstance(value, bool):
         return b"\xc3" if value else b"\xc2"
     if isinstance(value, (int, float)):
@@ -181,7 +182,7 @@ class Call:
 
 def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     """Return pages that have ended in one way, and how many of them have no id."""
-    status = ending.status.encode()[:_MOST_KIND]
+    status = encodable(ending.status).encode()[:_MOST_KIND]
     kind = _ENDINGS.get(ending.ended, "n")
     return kind, status, ending.start, ids.count(b""), b"".join(ids)
 
@@ -189,8 +190,8 @@ def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
 def _failure(each: Failing) -> tuple[Any, ...]:
     """Return a request that has failed."""
     failed, (head, body) = each.failed, each.original.parts
-    kind, why = failed.kind.encode()[:_MOST_KIND], failed._replace(body=head).pack()
-    return each.id, each.start, int(failed.given_up), kind, why, body
+    kind, why = encodable(failed.kind).encode(), failed._replace(body=head).pack()
+    return each.id, each.start, int(failed.given_up), kind[:_MOST_KIND], why, body
 
 
 class Answer(NamedTuple):

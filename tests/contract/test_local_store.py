@@ -23,6 +23,7 @@ from support.numbered_commits import Commits, check, copied, hasty, log_of
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -626,3 +627,20 @@ def test_a_store_that_is_written_at_close_only_keeps_no_marks_in_memory(path):
     assert all(page in store.filter for page in pages)
     assert store.filter.items == 30_000
     store.close()
+
+
+def test_halves_of_characters_are_written_as_question_marks(path):
+    """Else each commit to come fails, as the row that cannot be written is tried again."""
+    store, failed = Store(path, LocalFilter()), Failed("E\ud800", "\ud800", 1.0, 1, "", b"")
+    row = store.push(store.queue("0", "a\ud800"), b"")
+    store.push(store.queue("0", "a\ud800"), b"left")
+    store.meta["kind"] = "\udcff"
+    store.commit()
+    store.fail(row, failed)
+    with pytest.raises(UnicodeEncodeError):
+        store.queue("\ud800/0", "a")
+    store.close()
+    with closing(Store(path)) as store:
+        assert [queue.slot for queue in store.queues.values()] == ["a?"]
+        assert (store.meta["kind"], store.failed.reasons) == ("?", {"E?": 1})
+        assert [each.message for _, each in store.failed.stored()] == ["?"]

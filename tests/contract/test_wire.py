@@ -72,3 +72,8 @@ def test_what_is_said_is_read(scripts, names):
     """A name that only one side knows is nothing to the other, and no error."""
     texts = [(SCRIPTS / f"{script}.lua").read_text("utf-8") for script in scripts]
     assert {*NAMED.findall("".join(texts))} == names
+
+
+def test_halves_of_characters_become_question_marks():
+    """A call that cannot be written is in the way of all that follow."""
+    assert pack("a\ud800") == pack("a?")
