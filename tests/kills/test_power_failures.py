@@ -1,7 +1,5 @@
 """Power failures of a real file system: a block device is copied while a crawl writes to it."""
 
-import csv
-import json
 import os
 import random
 import shutil
@@ -12,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from support.crawling import KEPT
 from support.kills import until_delivered
-from testbed.localsite import LocalSite, SteadySite
+from testbed.localsite import LocalSite
 
 KILLS = int(os.environ.get("KILLS", "1"))
 FAILURES = 2 * KILLS
@@ -41,16 +39,6 @@ def mounted(image, folder):
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
-
-
-def items_once(folder, pages):
-    """Check that two feeds have each item of so many pages once."""
-    lines = (folder / "items.jsonl").read_text().splitlines()
-    found = [(item["url"], item["number"]) for item in map(json.loads, lines)]
-    assert len(found) == len({*found}) == 3 * pages
-    with (folder / "items.csv").open(newline="") as file:
-        rows = [(row["url"], int(row["number"])) for row in csv.DictReader(file)]
-    assert sorted(rows) == sorted(found)
 
 
 @contextmanager
@@ -91,41 +79,3 @@ def test_a_crawl_resumes_after_each_power_failure_and_loses_no_page(project, tmp
                     again += sum(site.hits[page] > 1 for page in before)
             failures += len(left)
     print(f"{failures} power failures: {again} pages again")  # noqa: T201
-
-
-def test_each_item_is_there_once_after_each_power_failure(project, tmp_path):
-    """Feeds and job are on the disk that fails, and each commit is synced to it."""
-    dice, failures = random.Random(FAILURES), 0
-    image, pages = tmp_path / "disk", 300
-    with image.open("wb") as one:
-        one.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
-    with SteadySite(pages=pages, links=6) as site, mounted(image, tmp_path / "at") as folder:
-        while failures < FAILURES:
-            name, left = str(failures), []
-            (folder / name).mkdir()
-            with crawling(project, site, **once(folder / name)) as run:
-                while not run.ended and len(left) < min(AT_ONCE, FAILURES - failures):
-                    until_delivered(site, dice.randint(1, 40), [run])
-                    copy = tmp_path / f"copy-{len(left)}"
-                    run.freeze()
-                    shutil.copyfile(image, copy)
-                    left.append(copy)
-                    run.send_signal(signal.SIGCONT)
-            for copy in left:
-                # Where the crawl was is where it is: feeds are noted with their paths.
-                subprocess.run(["umount", folder], check=True)
-                with mounted(copy, folder):
-                    project.finish(site, **once(folder / name))
-                    items_once(folder / name, pages)
-                subprocess.run(["mount", "-o", "loop", image, folder], check=True)
-            failures += len(left)
-    print(f"{failures} power failures: {3 * pages} items, each of them once")  # noqa: T201
-
-
-def once(folder):
-    """Return the settings of a crawl with job and feeds in a folder."""
-    feeds = {f"{folder}/items.jsonl": {"format": "jsonlines"}}
-    feeds[f"{folder}/items.csv"] = {"format": "csv"}
-    settings = {"FEEDS": json.dumps(feeds), "JOBDIR": folder / "job", "spider": "thrice"}
-    return KEPT | settings | {"BLOOM_COMMIT_SYNC": "machine", "DOWNLOAD_DELAY": 0.01}
