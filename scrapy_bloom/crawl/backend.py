@@ -10,7 +10,8 @@ A new backend has to be made known to
 - ``settings``: :data:`~.settings.BACKEND` and :func:`~.settings.is_in_redis`, which ``addon``,
   ``dupefilter``, ``scheduler`` and ``commands/target`` ask;
 - ``commands/target``, which returns what the commands work on;
-- ``pyproject.toml``: the layers of imports.
+- ``pyproject.toml``: the layers of imports;
+- ``tests/contract/test_backends.py``, which says what each backend does.
 """
 
 from __future__ import annotations

@@ -73,6 +73,11 @@ def is_settled(crawler):
     return not (frontier._ledger._questions or frontier._exchanging or dirty)
 
 
+def queue_of(backend):
+    """Return what a backend in Redis uses: its worker can be made to vanish."""
+    return backend._queue
+
+
 def stop_beating(one):
     """Let a worker of Redis renew its leases no more, as one does that is frozen."""
     one._stop.set()

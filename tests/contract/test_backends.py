@@ -1,0 +1,413 @@
+"""What each backend of the port does: those of the package, and one that was written for this."""
+
+import time
+from math import inf
+
+import pytest
+from pytest_twisted import async_yield_fixture, ensureDeferred
+from support.backends import InRedis, JobDirectory, Memory, Moved, Pages
+from support.queues import mark_of
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.outcomes import MOST_RUNS, Ended
+from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.errors import StateError
+
+HOUR = 3600
+
+
+@async_yield_fixture(
+    params=[
+        Memory,
+        JobDirectory,
+        pytest.param(InRedis, marks=[pytest.mark.redis, pytest.mark.server]),
+    ]
+)
+async def crawl(request):
+    crawl = request.param(request)
+    yield crawl
+    await crawl.close()
+
+
+async def end(crawl, how):
+    """End the run that is open, all of which was said."""
+    if how == "stop":
+        await crawl.run.stop()
+    elif how == "kill":
+        await crawl.run.say()
+        await crawl.kill()
+
+
+restarts = pytest.mark.parametrize("how", ["stop", "kill"])
+
+
+# Marks and requests
+
+
+@ensureDeferred
+async def test_a_mark_and_its_request_are_added_once(crawl):
+    run = await crawl.open()
+    assert mark_of("a") not in run.backend
+    assert await run.offer("a", "b") == [False, False]
+    assert mark_of("a") in run.backend
+    assert await run.offer("b", "a") == [True, True]
+    assert await run.offer("p", filtered=False) == [False]
+    assert await run.offer("p", filtered=False) == [False]
+    assert run.backend.info().items == 2
+    assert await run.take() == ["a", "b", "p", "p"]
+    await run.stop()
+
+
+@restarts
+@ensureDeferred
+async def test_requests_come_by_priority_and_then_in_their_order(crawl, how):
+    run = await crawl.open()
+    pages = {"a": 0, "b": 0, "c": -5, "d": 7, "e": 7, "f": 0}
+    requests = [run.request(name, priority=priority) for name, priority in pages.items()]
+    await run.answers([run.backend.offer(request, 0.0, None, None) for request in requests])
+    assert await run.take(1) == ["d"]
+    await end(crawl, how)
+    assert await (await crawl.open()).take() == [*"deabfc"]
+
+
+@restarts
+@ensureDeferred
+async def test_a_request_stays_until_it_is_done_and_its_mark_for_ever(crawl, how):
+    run = await crawl.open()
+    await run.offer(*"abcde")
+    assert len(run.backend) == 5
+    assert await run.take(3) == [*"abc"]
+    assert len(run.backend) == 2
+    run.end("b")
+    await end(crawl, how)
+    run = await crawl.open()
+    assert await run.offer(*"abcde") == [True] * 5
+    assert sorted(await run.take()) == [*"acde"]
+    run.end(*"acde")
+    await end(crawl, how)
+    run = await crawl.open()
+    assert await run.offer(*"abcde") == [True] * 5
+    assert await run.take() == []
+    assert run.backend.over
+
+
+@ensureDeferred
+async def test_what_was_not_said_before_a_kill_has_not_happened(crawl):
+    run = await crawl.open()
+    await run.offer(*"abc")
+    await run.take()
+    await run.say()
+    run.end("a")
+    run.fail("b")
+    for name in "de":
+        run.backend.offer(run.have["c"][0], 0.0, mark_of(name), None)
+    await crawl.kill()
+    run = await crawl.open()
+    assert sorted(await run.take()) == [*"abc"]
+    assert await run.offer(*"abcde") == [True] * 3 + [False] * 2
+    account = await run.stop()
+    assert (account.done, account.failed, account.pages) == (0, 0, 5)
+
+
+@ensureDeferred
+async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl):
+    run = await crawl.open()
+    with pytest.raises(Unstorable):
+        await run.offer("a", callback=lambda _: None)
+    run.backend.withhold([mark_of("a")])
+    assert await run.offer("a", "b") == [True, False]
+    await end(crawl, "kill")
+    run = await crawl.open()
+    assert await run.offer("a", "b") == [False, True]
+
+
+@ensureDeferred
+async def test_forgotten_marks_can_be_added_again(crawl):
+    run = await crawl.open()
+    await run.offer(*"abc")
+    with pytest.raises(Unstorable):
+        await run.offer("m", callback=lambda _: None)
+    run.backend.withhold([mark_of("m")])
+    assert await run.forget(*"amx") == [True, True, False]
+    assert await run.offer(*"abmx") == [False, True, False, False]
+    await run.forget(*"bx")
+    await end(crawl, "kill")
+    run = await crawl.open()
+    assert await run.offer(*"abx") == [True, False, False]
+
+
+@restarts
+@ensureDeferred
+async def test_a_mark_counts_for_an_age(crawl, how):
+    run = await crawl.open()
+    assert await run.offer("a", max_age=HOUR) == [False]
+    assert await run.offer("a", max_age=HOUR) == [True]
+    await end(crawl, how)
+    run = await crawl.open()
+    assert await run.offer("a", max_age=HOUR) == [True]
+    assert await run.offer("a", max_age=0) == [False]
+    crawl.wait(2 * HOUR)
+    assert await run.offer("a", max_age=HOUR) == [False]
+    assert await run.offer("a", max_age=HOUR) == [True]
+    assert await run.offer("a") == [True]
+
+
+@ensureDeferred
+async def test_what_cannot_be_read_keeps_nothing_back_and_is_not_done(crawl):
+    run = await crawl.open(Moved)
+    await run.offer("a", callback=run.crawl.spider.parse_page)
+    await run.offer("b")
+    await run.stop()
+    run = await crawl.open(Pages)
+    assert await run.take() == ["b"]
+    run.end("b")
+    assert run.crawler.stats.get_value(stats.UNREADABLE.key) == 1
+    account = await run.stop()
+    assert (account.done, account.pages) == (1, 2)
+    run = await crawl.open(Moved)
+    assert await run.take() == ["a"]
+
+
+# What must not be sent yet
+
+
+@pytest.mark.parametrize("how", ["", "stop", "kill"])
+@ensureDeferred
+async def test_a_request_waits_until_its_time(crawl, how):
+    run = await crawl.open()
+    await run.offer("a", wait=HOUR)
+    await run.offer("p", wait=2 * HOUR, filtered=False)
+    await run.offer("b")
+    assert await run.take() == ["b"]
+    run.end("b")
+    await end(crawl, how)
+    run = crawl.run or await crawl.open()
+    assert await run.offer(*"ab") == [True, True]
+    assert await run.take() == []
+    assert (len(run.backend), run.backend.later) == (2, 2)
+    count, until = run.backend.resting()
+    assert count == 2
+    assert until == pytest.approx(time.monotonic() + HOUR, abs=HOUR / 2)
+    assert not run.backend.pending()
+    assert not run.backend.over
+    assert min(run.backend.next_start, run.backend.exchange_at) < inf
+    crawl.wait(HOUR / 2)
+    assert await run.take() == []
+    crawl.wait(HOUR)
+    assert await run.take() == ["a"]
+    crawl.wait(HOUR)
+    assert await run.take() == ["p"]
+    assert (len(run.backend), run.backend.later) == (0, 0)
+
+
+@ensureDeferred
+async def test_many_whose_time_has_come_are_all_taken(crawl):
+    run = await crawl.open()
+    names = [*map(str, range(250))]
+    await run.offer(*names, wait=HOUR)
+    crawl.wait(2 * HOUR)
+    assert sorted(await run.take(), key=int) == names
+
+
+@pytest.mark.parametrize("how", ["", "stop", "kill"])
+@ensureDeferred
+async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
+    run = await crawl.open()
+    for seconds in (HOUR, HOUR / 4, 0):  # what is shorter changes nothing
+        run.backend.hold(run.request("a"), seconds)
+    assert run.backend.held_until(run.request("a")) == pytest.approx(
+        time.monotonic() + HOUR, abs=HOUR / 4
+    )
+    await run.offer("a", "w")
+    await end(crawl, how)
+    run = crawl.run or await crawl.open()
+    await run.offer("x")
+    await run.offer("b", host="b")
+    assert await run.take() == ["b"]
+    assert run.backend.held_until(run.request("a")) > time.monotonic()
+    assert not run.backend.held_until(run.request("b", host="b"))
+    assert (len(run.backend), run.backend.pending(), run.backend.over) == (3, False, False)
+    assert run.backend.resting()[1] == pytest.approx(time.monotonic() + HOUR, abs=HOUR / 4)
+    crawl.wait(2 * HOUR)
+    assert sorted(await run.take()) == [*"awx"]
+    assert not run.backend.held_until(run.request("a"))
+
+
+# How pages end
+
+
+@ensureDeferred
+async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
+    run = await crawl.open()
+    await run.offer(*"abcdefgh")
+    await run.take()
+    run.end("a")
+    run.end("b", status="404")
+    run.end("c", how=Ended.REDIRECTED)
+    run.end("d", how=Ended.REPLACED)
+    run.backend.release(None, Ended.DONE)  # it was in memory
+    run.fail("e", kind="503")
+    run.fail("f", kind="ValueError in parse")
+    await run.say()
+    account = run.backend.account()
+    assert (account.done, account.redirected, account.failed, account.pages) == (3, 1, 2, 8)
+    account = await run.stop()
+    assert account[:5] == (3, 1, 2, 2, 0)
+    assert account.statuses == {"404": 1}
+    assert account.reasons == {"503": 1, "ValueError in parse": 1}
+    await crawl.open()
+    await end(crawl, "kill")
+    account = await (await crawl.open()).stop()
+    assert (account.done, account.redirected, account.pages) == (3, 1, 8)
+    assert account.statuses == {"404": 1}
+
+
+@restarts
+@ensureDeferred
+async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
+    run = await crawl.open()
+    await run.offer(*"abc")
+    await run.take()
+    run.fail(*"ab")
+    run.end("c")
+    assert await run.take() == []
+    assert run.backend.over
+    await end(crawl, how)
+    run = await crawl.open()
+    assert not run.backend.over
+    assert await run.offer(*"abc") == [True] * 3
+    assert sorted(await run.take()) == [*"ab"]
+    assert run.backend.account()[:3] == (1, 0, 0)
+    run.fail("a")
+    run.end("b")
+    await run.say()
+    assert run.backend.account()[:3] == (2, 0, 1)
+
+
+@ensureDeferred
+async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(crawl):
+    run = await crawl.open()
+    for host in "aaab":
+        await run.offer(f"{host}{len(run.have)}", host=host)
+        await run.take()
+    run.fail(*run.have)
+    await run.stop()
+    run = await crawl.open(starts=True)
+    assert await run.take() == []
+    run.engine.has_started = True
+    run.backend.hold(run.request("a"), HOUR)
+    assert await run.take() == ["b3"]
+    assert not run.backend.over
+    crawl.wait(2 * HOUR)
+    assert len(await run.take()) == 3
+
+
+@ensureDeferred
+async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(crawl):
+    run = await crawl.open()
+    await run.offer("page", "way")
+    await run.take()
+    run.end("way")
+    run.fail("page", way=["way"])
+    await run.say()
+    assert await run.offer("page", "way") == [True, False]
+
+
+@ensureDeferred
+async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_grows(crawl):
+    """Those within an hour count once."""
+    names, sizes = [*map(str, range(300))], []
+    for minutes in (0, 10, 10, 90, 90, 90, 90):
+        crawl.wait(60 * minutes)
+        run = await crawl.open()
+        await run.offer(*names)
+        fetched = len(await run.take())
+        assert fetched == (len(names) if len(sizes) < 2 + MOST_RUNS else 0)
+        run.fail(*run.have)
+        await run.say()
+        assert run.backend.over
+        assert (await run.stop())[:5] == (0, 0, len(names), 0, 0)
+        sizes.append(crawl.size)
+    assert max(sizes[1:]) < 1.1 * sizes[0]
+
+
+# Start requests that are not filtered: each run sends them
+
+
+@ensureDeferred
+async def test_a_start_request_is_one_page_that_counts_as_it_ended_last(crawl):
+    for status in "404", "", "410":
+        run = await crawl.open(starts=True)
+        await run.offer(*"st", filtered=False)
+        assert run.backend.account().pages == 2
+        await run.take()
+        run.end("s", status=status)
+        run.end("t", how=Ended.REDIRECTED)
+        account = await run.stop()
+        assert account[:5] == (1, 1, 0, 0, 0)
+        assert account.statuses == ({status: 1} if status else {})
+    run = await crawl.open(starts=True)
+    await run.offer("s", filtered=False, meta={"page": 2})
+    assert run.backend.account().pages == 3
+
+
+@ensureDeferred
+async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_again(crawl):
+    """It takes the place of the failed one, with the failures behind it."""
+    fetched = []
+    for _ in range(MOST_RUNS + 2):
+        run = await crawl.open(starts=True)
+        await run.offer("s", filtered=False)
+        run.engine.has_started = True
+        fetched += await run.take()
+        run.fail("s")
+        await run.say()
+        assert (await run.stop())[:5] == (0, 0, 1, 0, 0)
+        crawl.wait(2 * HOUR)
+    run = await crawl.open()  # without it
+    assert fetched == ["s"] * (MOST_RUNS + 2)
+    assert await run.take() == []
+
+
+# Exchanges
+
+
+@ensureDeferred
+async def test_each_change_is_due_to_be_said(crawl):
+    run = await crawl.open()
+    backend, request = run.backend, run.request("a")
+    await run.offer("a")
+    await run.say()
+    assert backend.offer(request, 0.0, mark_of("a"), None) is True
+    assert not backend.dirty
+    for change in (
+        lambda: backend.offer(request, 0.0, None, None),
+        lambda: backend.forget_many([mark_of("a")]),
+        lambda: backend.hold(run.request("b", host="b"), HOUR),
+    ):
+        change()
+        due = backend.exchange_at
+        assert backend.dirty
+        assert due < inf
+        backend.offer(run.request("c"), 0.0, None, None)
+        assert backend.exchange_at <= due
+        await run.say()
+    await run.take(1)
+    for change in (lambda: run.end("a"), lambda: backend.release(None, Ended.DONE)):
+        change()
+        assert backend.dirty
+        await run.say()
+
+
+@ensureDeferred
+async def test_after_it_has_given_up_nothing_more_is_said(crawl):
+    run = await crawl.open()
+    await run.offer(*"ab")
+    await run.take(1)
+    await run.say()
+    run.backend.give_up(StateError("a fault"))
+    assert run.backend.broken
+    run.end("a")
+    assert not await run.backend.close()
+    crawl.run = None
+    assert sorted(await (await crawl.open()).take()) == [*"ab"]

@@ -1,0 +1,200 @@
+"""A backend that keeps a crawl in memory: what the port asks of one, and no more."""
+
+import pickle
+import time
+from collections import Counter
+from dataclasses import dataclass
+from math import inf
+from os import urandom
+from types import SimpleNamespace
+
+from scrapy_bloom import stats
+from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.backend import Backend
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.history import START
+from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.report import end_crawl
+from scrapy_bloom.crawl.serialize import Unstorable, read_request
+from scrapy_bloom.filter.info import FilterInfo
+
+
+@dataclass
+class Row:
+    """A request that is not done; on the failed list if it has `failed`, in a `run`."""
+
+    id: bytes
+    priority: int
+    body: bytes
+    slot: str
+    due: float  # a date, as all times here
+    in_flight: bool = False
+    failed: Failed | None = None
+    run: int = 0
+
+
+class InMemory(Backend):
+    """Keeps a crawl in `kept.state`, as of its last exchange.
+
+    That has marks, with when each was added, and those of requests in memory; requests; as what
+    pages count, as in "done 404"; until when slots are left alone.
+    """
+
+    kind, interval, unsaid = "kept", 60.0, 0
+
+    def __init__(self, crawl, kept):
+        self._crawl, self._report, self._kept = crawl, crawl.report, kept
+        new = SimpleNamespace(run=0, marks={}, withheld=set(), rows={}, ended={}, holds={})
+        self._state = pickle.loads(kept.state) if kept.state else new
+        self._state.run += 1
+        self.forget_many(self._state.withheld)
+        self._state.withheld, self.exchange_at = set(), inf
+        self._let_go()
+
+    def _let_go(self):
+        for row in self._state.rows.values():
+            row.in_flight = False
+
+    def _changed(self):
+        self.exchange_at = min(self.exchange_at, time.monotonic() + self.interval)
+
+    # Marks and requests
+
+    def offer(self, request, not_before, mark, max_age):
+        state, now = self._state, time.time()
+        if mark in state.marks and (max_age is None or now - state.marks[mark] < max_age):
+            return True
+        if mark is not None:
+            state.marks[mark] = now
+        self._changed()
+        start = self._crawl.start_of(request) if mark is None else b""
+        if start:
+            request.meta[START] = start
+            state.ended.pop(start, None)
+            if start in state.rows:
+                state.rows[start].failed = None
+                return False
+        try:
+            body = pickle.dumps(request.to_dict(spider=self._crawl.spider))
+        except Exception as error:
+            raise Unstorable(error) from error
+        id_, due = start or urandom(8), now + not_before - time.monotonic() if not_before else 0.0
+        slot = self._crawl.engine.slot_of(request)
+        state.rows[id_] = Row(id_, request.priority, body, slot, due)
+        return False
+
+    def __contains__(self, mark):
+        return mark in self._state.marks
+
+    def forget_many(self, marks):
+        self._changed()
+        return [self._state.marks.pop(mark, None) is not None for mark in marks]
+
+    def withhold(self, marks, *, is_over=False):
+        self._changed()
+        withheld = self._state.withheld
+        (withheld.difference_update if is_over else withheld.update)(marks)
+
+    def take(self):
+        ready, _, again = self._rows()
+        ready.sort(key=lambda row: -row.priority)
+        for row in ready + again * self._crawl.engine.has_started:
+            if not self._until(row):
+                row.failed, row.in_flight = None, True
+                try:
+                    return read_request(row.body, self._crawl.spider), row
+                except Exception:  # it stays
+                    self._report.add(stats.UNREADABLE)
+        return None
+
+    def release(self, taken, ended, status="", start=b""):
+        self._changed()
+        if taken is not None:
+            del self._state.rows[taken.id]
+        if ended is not Ended.REPLACED:
+            self._state.ended[start or urandom(8)] = f"{ended.value} {status}".rstrip()
+
+    def fail(self, taken, reason, way, start=b""):  # noqa: ARG002 - it is its id
+        self.forget_many(way)
+        taken.failed = Failed.of(taken.body, reason, time.time())
+        taken.body, taken.in_flight, taken.run = taken.failed.body, False, self._state.run
+
+    def hold(self, request, seconds):
+        slot, until = self._crawl.engine.slot_of(request), time.time() + seconds
+        self._state.holds[slot] = max(self._state.holds.get(slot, 0.0), until)
+        self._changed()
+
+    def held_until(self, request):
+        return self._until(Row(b"", 0, b"", self._crawl.engine.slot_of(request), 0.0))
+
+    @property
+    def dirty(self):
+        return self.exchange_at < inf
+
+    async def exchange(self, *, busy, in_memory):  # noqa: ARG002 - nobody else is there
+        self.exchange_at = inf
+        if not self.broken:
+            self._kept.state = pickle.dumps(self._state)
+        return not self.broken
+
+    def give_up(self, error):
+        self.broken = True
+        end_crawl(self._crawl.crawler, self._report, error)
+
+    async def close(self):
+        self._let_go()  # it waits for the next run
+        self._report.account = self.account()
+        return not self.broken
+
+    def _rows(self):
+        """Return what is ready, what waits, and what has failed in earlier runs."""
+        ready, waits, again = [], [], []
+        for row in self._state.rows.values():
+            if not (row.failed or row.in_flight):
+                (waits if self._until(row) else ready).append(row)
+            elif row.failed and row.run < self._state.run and not row.failed.given_up:
+                again.append(row)
+        return ready, waits, again
+
+    def _until(self, row):
+        """Return when a row may be taken, by `time.monotonic()`; 0 if it may."""
+        left = max(row.due, self._state.holds.get(row.slot, 0.0)) - time.time()
+        return time.monotonic() + left if left > 0 else 0.0
+
+    def __len__(self):
+        return sum(map(len, self._rows()[:2]))
+
+    @property
+    def later(self):
+        return sum(row.due > time.time() for row in self._rows()[1])
+
+    def pending(self):
+        ready, _, again = self._rows()
+        return bool(ready or again or self.next_start <= time.monotonic() + REST)
+
+    @property
+    def over(self):
+        return not any(self._rows())
+
+    @property
+    def next_start(self):
+        return min(map(self._until, self._rows()[1]), default=inf)
+
+    def resting(self):
+        ready, waits, _ = self._rows()
+        return len(waits), 0.0 if ready else self.next_start
+
+    def account(self):
+        rows, ended = self._state.rows.values(), [*self._state.ended.values()]
+        failed = Counter(row.failed.kind for row in rows if row.failed)
+        statuses = Counter(how[5:] for how in ended if how.startswith("done "))
+        counts = Counter(how.partition(" ")[0] for how in ended)
+        where = failed.total(), len(self), sum(row.in_flight for row in rows)
+        return Account(counts["done"], counts["redirected"], *where, failed, statuses)
+
+    def info(self):
+        return FilterInfo(1_000_000, 1e-6, len(self._state.marks), 0.0, 0.0, 0.0, 0, 0, 1)
+
+    def describe(self):
+        return ()
