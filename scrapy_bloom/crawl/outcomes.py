@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy.exceptions import IgnoreRequest
 from twisted.python.failure import Failure
 
+from scrapy_bloom.values import encodable
+
 if TYPE_CHECKING:
     from scrapy import Request
 
@@ -60,7 +62,7 @@ class Reason(NamedTuple):
         except Exception:  # it is the project's
             message = ""
         name = type(error).__name__
-        return cls(f"{name} in {place}" if place else name, message[:MOST_MESSAGE])
+        return cls(f"{name} in {place}" if place else name, encodable(message[:MOST_MESSAGE]))
 
 
 def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason | None:
