@@ -53,11 +53,15 @@ class World:
         self.faults, self.failing = {}, 0
         for worker in self.workers:  # which withdraws with it what it could not before
             worker.crawl([0])
-        while self.client.exists("worker:requests") or self.unpushed:
+        for _ in range(100 * TURNS):
+            if not (self.client.exists("worker:requests") or self.unpushed):
+                break
             # What could not be pushed is a link of another page, too.
             again, self.unpushed = self.unpushed, []
             self.chance.choice(self.workers).crawl(again)
             self.chance.choice(self.workers).step()
+        else:
+            raise AssertionError("it does not end")
         self.close()
         return set(range(PAGES)) - self.fetched
 
@@ -159,10 +163,10 @@ class Worker:
             raise redis.ConnectionError("lost")
         self.push(request)
 
-    def flaky_call(self, name, key, *arguments, probe=False):
+    def flaky_call(self, *arguments, **options):
         if self.world.fails():
             raise BackendError("lost", temporary=True)
-        answer = self.call(name, key, *arguments, probe=probe)
+        answer = self.call(*arguments, **options)
         if self.world.fails():
             raise BackendError("lost", temporary=True)
         return answer
