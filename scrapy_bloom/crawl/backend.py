@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from scrapy_bloom.crawl.history import START
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.settings import Settings
+
+EACH: Final = 1024
+"""Bytes that a request takes in memory beside its own, roughly."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Backend(ABC):
 
     Besides what its members say, a backend
 
-    - wakes the engine when requests have come that it can hand out, or it is full no longer;
+    - wakes the engine when it can hand out requests that it could not before, but for exchanges;
     - sets :data:`.stats.WAITING`, and gives ``report`` its account and description at the close;
     - tells start requests that are not filtered by their :data:`~.history.START`: each is one page,
       in however many runs it comes.
@@ -130,11 +133,6 @@ class Backend(ABC):
         :param is_over: whether it is done.
         """
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more pages should be fetched for now."""
-        return False
-
     @abstractmethod
     def take(self) -> tuple[Request, Any] | None:
         """Take a request that may be sent now, with what :meth:`release` wants; None if none may.
@@ -184,6 +182,14 @@ class Backend(ABC):
         """Return until when the slot of a request is left alone, 0 if it is not."""
 
     # Exchanges
+
+    @property
+    @abstractmethod
+    def unsaid(self) -> int:
+        """How many bytes of requests are only in memory until exchanges have written or sent them.
+
+        That includes :data:`EACH` for each. While they are very many, the frontier takes none.
+        """
 
     @property
     @abstractmethod

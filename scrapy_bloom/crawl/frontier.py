@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
@@ -28,11 +29,11 @@ from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.outcomes import Ended
-from scrapy_bloom.crawl.page import BAD, Event, Page, State
+from scrapy_bloom.crawl.page import BAD, Page, State
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
-from scrapy_bloom.crawl.scrapy.loop import Timer
+from scrapy_bloom.crawl.scrapy.loop import Timer, pause
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
@@ -43,9 +44,12 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
     from scrapy_bloom.filter.info import FilterInfo
 
-MOST_UNWRITTEN: Final = 1_000
-"""Pages whose items could not be written out. With more, no request is sent: each has its items in
-memory, and is fetched again after a kill."""
+MOST_UNSAID: Final = 4 << 20
+"""With more bytes of requests that are only in memory until an exchange, nothing is sent but what
+can never be stored, and ``start()`` has to wait: each page would lead to more of them."""
+
+_TIMES: Final = 3  # an error that nobody expects ends the crawl when it comes so often in a minute
+_PAUSE: Final = 0.05  # seconds after which a paused start() looks again whether it may go on
 
 _COUNTS_AS: Final = {
     **dict.fromkeys(State, Ended.DONE),
@@ -79,14 +83,21 @@ class Frontier:
         self._items = Items(crawler, engine, self._in_flight, backend.feeds, report, sync=sync)
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
+        self._again_at = 0.0  # when an exchange that has failed is tried again; 0 if it has not
         self._closing = self._closing_noted = self._rest_logged = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
-        crawler.signals.connect(self.forget, signal=forget_page)
-        crawler.signals.connect(self.hold, signal=hold_slot)
+        self._errors: list[tuple[float, type[Exception]]] = []  # that nobody expects, and when
+        for do, signal in self._wishes:
+            crawler.signals.connect(do, signal=signal)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._arm, signal=signals.spider_opened)
+        engine.wrap_start(self._paused)
+
+    @property
+    def _wishes(self) -> tuple[tuple[Callable[..., bool], object], ...]:
+        return (self.forget, forget_page), (self.hold, hold_slot)
 
     def __len__(self) -> int:
         """Return how many requests are waiting, as far as is known."""
@@ -124,7 +135,7 @@ class Frontier:
             self._memory.keep(request, error, due)
         else:
             if verdict is SEEN:
-                self._note_duplicate(request)
+                self._in_flight.note_duplicate(request, self._judge.dropped)
                 return False
             if isinstance(verdict, Deferred):
                 Deferred.fromCoroutine(self._decide(request, verdict))
@@ -133,7 +144,7 @@ class Frontier:
                 self._inc(self._enqueued)
                 origin = self._in_flight.origin_of(request)
                 if origin is not None and (origin.state is BAD or ORIGINAL in meta):  # is quicker
-                    self._note_stored(request, origin)
+                    self._add_ended(self._in_flight.note_stored(request, origin))
         if due:
             self._await_due()
         return True
@@ -144,13 +155,19 @@ class Frontier:
         return answer.addCallback(lambda _: NEW) if isinstance(answer, Deferred) else NEW
 
     def next(self) -> Request | None:
-        """Return the next request to send; those that could not be stored come first."""
-        if self._closing or self._backend.is_full or self._has_enough:
+        """Return the next request to send; those that could not be stored come first.
+
+        These leave memory only by being sent, so nothing holds them back.
+        """
+        if self._closing:
             return None
         in_memory = self._memory.pop()
         if in_memory is not None:
             request, page = in_memory
             self._inc("scheduler/dequeued/memory")
+        elif self._on_hold:
+            self._arm()
+            return None
         else:
             taken = self._backend.take()
             if taken is None:
@@ -219,6 +236,8 @@ class Frontier:
         self._backend.stop()
         while not self._backend.broken and await self._step():
             pass
+        for do, signal in self._wishes:  # which would change nothing any more
+            self._crawler.signals.disconnect(do, signal=signal)
         self._items.log_kept(len(self._ledger))  # they stay stored, with all they led to
         self._items.export_held()  # of other pages that stay stored
         return await self._backend.close()
@@ -252,7 +271,7 @@ class Frontier:
         The page that yielded it does not end before that; if it is unknown, none is done.
         """
         origin = self._in_flight.origin_of(request)
-        in_flight = self._waits.leads_to_one_in_flight(request)
+        here, anywhere = self._in_flight, self._waits.leads_to_one_in_flight(request)
         if origin is None:
             question = self._ledger.ask()
         else:
@@ -263,53 +282,19 @@ class Frontier:
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            self._note_duplicate(request, origin, anywhere=in_flight)
+            here.note_duplicate(request, self._judge.dropped, origin, anywhere=anywhere)
         elif origin is not None:
-            self._note_stored(request, origin)
+            self._add_ended(here.note_stored(request, origin))
         if origin is None:
             self._ledger.answer(question)
         else:
-            self._add_ended(self._in_flight.end([origin]))
+            self._add_ended(here.end([origin]))
         if verdict is not SEEN:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)
         else:
             self._dupefilter.log(request, self._spider)
             send_dropped(self._crawler, request)
-
-    def _note_stored(self, request: Request, origin: Page) -> None:
-        """Note that a request is stored, which may stand in the place of the page it came from."""
-        if ORIGINAL not in request.meta:
-            origin.note(Event.YIELDED)
-            return
-        origin.note(Event.REPLACED)
-        with suppress(Exception):  # the project's fingerprinter
-            self._add_ended(self._in_flight.end(self._waits.expect(request, origin)))
-
-    def _note_duplicate(
-        self, duplicate: Request, origin: Page | None = None, *, anywhere: bool = False
-    ) -> None:
-        """Let the page that yielded a duplicate wait for what it duplicates, if it must.
-
-        That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
-
-        :param anywhere: whether also while that is in the queue, which may be long: a redirect
-            does, and a link if it was in flight when that was yielded.
-        """
-        is_redirect = ORIGINAL in duplicate.meta
-        if not (is_redirect or self._waits):
-            return
-        origin = origin or self._in_flight.origin_of(duplicate)
-        mark: bytes | None = None
-        with suppress(Exception):  # the project's fingerprinter
-            mark, _ = self._identifier.identify(duplicate)
-        if mark is not None:
-            pages = self._in_flight.led_to(duplicate) if origin is None else (origin,)
-            self._waits.note_duplicate(mark, pages, anywhere=anywhere or is_redirect)
-        if origin is not None and is_redirect:
-            chain = self._identifier.before(duplicate)
-            circle = mark is not None and self._judge.dropped.leads_back(chain, mark)
-            self._in_flight.note_redirected(duplicate, origin, mark, circle=circle)
 
     # Pages that are done
 
@@ -335,24 +320,13 @@ class Frontier:
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()
-        had_enough = self._has_enough
         if until is None or not await self._items.flush(at_once=self._closing):
             return
         for page in self._ledger.take(until):
             self._release(page)
-        if had_enough:
-            self._engine.wake()
-
-    @property
-    def _has_enough(self) -> bool:
-        """Whether so many pages wait for their items that no more should be fetched."""
-        return self._items.failing and len(self._ledger) > MOST_UNWRITTEN
 
     def _release(self, page: Page) -> None:
         reason, taken = page.reason, page.taken
-        self._waits.tell(page)
-        if reason is not None:
-            self._report.failed(reason.kind)
         if reason is None or not self._retries:
             status = reason.kind if reason is not None else str(page.status or "")
             self._backend.release(taken, _COUNTS_AS[page.state], status, page.start)
@@ -362,8 +336,24 @@ class Frontier:
             self._report.unlisted[reason.kind] += 1
         if taken is None:
             self._memory.end(page, failed=reason is not None and self._retries)
+        self._waits.tell(page)
+        if reason is not None:
+            self._report.failed(reason.kind)
 
     # Exchanges
+
+    @property
+    def _on_hold(self) -> bool:
+        """Whether too much is only in memory, or items or changes cannot be written for now."""
+        return self._backend.unsaid > MOST_UNSAID or self._items.failing or self._again_at > 0
+
+    async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Pause ``start()`` while nothing is sent that is stored."""
+        async for each in start:
+            yield each
+            while self._on_hold and not (self._closing or self._engine.closing):
+                self._arm()
+                await maybe_deferred_to_future(pause(_PAUSE))
 
     @property
     def _busy(self) -> bool:
@@ -374,10 +364,12 @@ class Frontier:
 
         :param busy: whether one is about to be.
         """
-        if not (self._closing or self._backend.broken):
-            self._timer.set_to(self._backend.exchange_at)
-            if busy or self._busy:
-                self._timer.set(self._backend.interval)
+        if self._closing or self._backend.broken:
+            return
+        due = 0.0 if self._backend.unsaid > MOST_UNSAID else self._backend.exchange_at
+        if busy or self._busy or self._again_at:
+            due = min(due, time.monotonic() + self._backend.interval)
+        self._timer.set_to(max(due, self._again_at))
 
     def _await_due(self) -> None:
         """Wake the engine when the next request that has to wait may be sent."""
@@ -395,10 +387,9 @@ class Frontier:
             worked = await self._step()
         finally:
             self._exchanging = None
-        if not (worked or self._closing or self._backend.broken):
-            self._timer.set(self._backend.interval)
+        self._again_at = 0.0 if worked else time.monotonic() + self._backend.interval
         self._arm()
-        if not (self._closing or self._busy or self.pending()):
+        if not self._closing:
             self._engine.wake()  # by itself it checks only every five seconds
 
     async def _step(self) -> bool:
@@ -413,9 +404,23 @@ class Frontier:
             if worked:
                 self._waits.heard()
         except Exception as error:  # what was not written stays in memory
-            self._report.unexpected(error)
+            self._note_unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
+
+    def _note_unexpected(self, error: Exception) -> None:
+        """Log an error that nobody expects. It ends the crawl if it comes again and again."""
+        self._report.unexpected(error)
+        now, kind = time.monotonic(), type(error)
+        self._errors = [(at, each) for at, each in self._errors if at > now - 60] + [(now, kind)]
+        if [each for _, each in self._errors].count(kind) >= _TIMES:
+            self._backend.give_up(
+                StateError(
+                    f"The same error came {_TIMES} times within a minute ({error!r}), so nothing"
+                    f" more is written. Start the crawl again: it resumes from what was written"
+                    f" last."
+                )
+            )
 
     def _note_closing(self) -> None:
         """Put back what was not sent when the spider begins to close; log what it waits for.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from scrapy_bloom.crawl.identity import Identifier
+    from scrapy_bloom.crawl.redirects import Dropped
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
@@ -51,7 +52,7 @@ class InFlight:
         shared: bool = False,
         retries: bool = True,
     ) -> None:
-        self._engine, self._report = engine, report
+        self._engine, self._report, self._identifier = engine, report, identifier
         self._statuses, self._retries = statuses, retries
         self._pages: dict[Request, Page] = {}
         self.waits = Waits(identifier, shared=shared)
@@ -121,10 +122,52 @@ class InFlight:
         for page in self.led_to(request):
             page.note(Event.KEPT)
 
-    def note_redirected(
+    def note_stored(self, request: Request, origin: Page) -> list[Page]:
+        """Note that a request is stored, which may stand in the place of the page it came from.
+
+        :returns: the pages that have ended by that.
+        """
+        if ORIGINAL not in request.meta:
+            origin.note(Event.YIELDED)
+            return []
+        origin.note(Event.REPLACED)
+        with suppress(Exception):  # the project's fingerprinter
+            return self.end(self.waits.expect(request, origin))
+        return []
+
+    def note_duplicate(
+        self,
+        duplicate: Request,
+        dropped: Dropped,
+        origin: Page | None = None,
+        *,
+        anywhere: bool = False,
+    ) -> None:
+        """Let the page that yielded a duplicate wait for what it duplicates, if it must.
+
+        That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
+
+        :param dropped: the redirects that were dropped.
+        :param anywhere: whether also while that is in the queue, which may be long: a redirect
+            does, and a link if it was in flight when that was yielded.
+        """
+        is_redirect, mark = ORIGINAL in duplicate.meta, None
+        if not (is_redirect or self.waits):
+            return
+        origin = origin or self.origin_of(duplicate)
+        with suppress(Exception):  # the project's fingerprinter
+            mark, _ = self._identifier.identify(duplicate)
+            pages = self.led_to(duplicate) if origin is None else (origin,)
+            self.waits.note_duplicate(mark, pages, anywhere=anywhere or is_redirect)
+        if origin is not None and is_redirect:
+            chain = self._identifier.before(duplicate)
+            circle = mark is not None and dropped.leads_back(chain, mark)
+            self._note_redirected(duplicate, origin, mark, circle=circle)
+
+    def _note_redirected(
         self, request: Request, origin: Page, to: bytes | None, *, circle: bool
     ) -> None:
-        """Record that a redirect of a page was dropped as seen.
+        """Note that a redirect of a page was dropped as seen.
 
         :param to: the mark of the page that it leads to; None if that cannot be told.
         :param circle: whether what it leads to was dropped for this page.

@@ -275,7 +275,7 @@ class Items:
             self.failing = True
             self._report.log(
                 logging.ERROR,
-                "Items could not be written out: %s. The crawl continues and retries. Until that"
+                "Items could not be written out: %s. The crawl waits and tries again. Until that"
                 " succeeds, their pages are not done, and are fetched again after a kill.",
                 error,
             )

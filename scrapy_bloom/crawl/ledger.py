@@ -56,6 +56,10 @@ class Ledger:
         return until if self._pages and self._pages[0][0] < until else None
 
     def take(self, until: int) -> Iterator[Page]:
-        """Yield the pages that could be released when :meth:`due` was called, oldest first."""
+        """Yield the pages that could be released when :meth:`due` was called, oldest first.
+
+        Each is here until the next one is asked for: an error in between loses none.
+        """
         while self._pages and self._pages[0][0] < until:
-            yield self._pages.popleft()[1]
+            yield self._pages[0][1]
+            self._pages.popleft()

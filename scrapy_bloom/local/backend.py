@@ -54,10 +54,6 @@ PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
 
-MOST_NEW: Final = 16 << 20
-"""The next commit does not wait so long once it has so many bytes of requests: they are in memory
-until then, and a slow one after many of them would let many more pile up."""
-
 SEEN: Final = "seen"
 """Key of a note: how many links all runs have dropped, because they led to pages seen before."""
 
@@ -159,8 +155,6 @@ class LocalBackend(Backend):
         finally:
             if self.exchange_at == inf:
                 self._changed()
-            elif self._store.new_bytes > MOST_NEW and not self._failing:
-                self.exchange_at = min(self.exchange_at, time.monotonic() + INTERVAL)
         return False
 
     def _take_over(self, start: bytes, request: Request) -> None:
@@ -203,11 +197,12 @@ class LocalBackend(Backend):
         self._store.marks.withhold(marks, is_over=is_over)
 
     def take(self) -> tuple[Request, Taken] | None:
-        if self.broken or not self._queues.has_room:
+        if self.broken:
             return None
         try:
+            before = self.unsaid
             taken = self._queues.pop() or self._take_failed()
-            if self._queues.postponed:
+            if self.unsaid != before:  # some were postponed, or came back
                 self._changed()
         except sqlite3.Error as error:
             self.give_up(
@@ -257,7 +252,7 @@ class LocalBackend(Backend):
         if not self._engine.has_started:  # it may yield them itself
             return None
         for _ in range(_AT_ONCE):  # those of hosts that are left alone wait with the others
-            if taken or queues.ready or not queues.has_room or not self._put_back():
+            if taken or queues.ready or not self._put_back():
                 break
             taken = queues.pop()
         return taken
@@ -292,6 +287,10 @@ class LocalBackend(Backend):
     # Commits
 
     @property
+    def unsaid(self) -> int:
+        return self._store.new_bytes
+
+    @property
     def dirty(self) -> bool:
         return self._store.dirty
 
@@ -306,7 +305,8 @@ class LocalBackend(Backend):
             return not self.broken
         try:
             await self._let_log_catch_up()
-            while self._store.write_ahead():
+            for _ in range(self._store.parts):  # what comes meanwhile is for the next exchange
+                self._store.write_ahead()
                 await pause(0)
                 await self._let_log_catch_up()
                 if self.broken:
@@ -323,10 +323,6 @@ class LocalBackend(Backend):
         except (sqlite3.Error, OSError) as error:
             self._log_failure(error)
             return False
-        finally:
-            if not self._queues.has_room:  # what was postponed is in the way of others
-                self._queues.postponed = 0
-                self._engine.wake()
         if self._failing:
             self._failing = False
             logger.info("%s: commits work again.", self._store.path, extra={"spider": self._spider})
@@ -386,8 +382,7 @@ class LocalBackend(Backend):
 
     @property
     def next_start(self) -> float:
-        # Without room a commit wakes the engine.
-        return self._queues.next_due if self._queues.has_room else inf
+        return self._queues.next_due
 
     def resting(self) -> tuple[int, float]:
         return len(self) - self._queues.ready, self._queues.next_due
@@ -412,7 +407,7 @@ class LocalBackend(Backend):
         if not self._failing:
             self._failing = True
             logger.error(
-                "%s: %s. The crawl continues and retries. Until that succeeds, a kill takes it"
+                "%s: %s. The crawl waits and tries again. Until that succeeds, a kill takes it"
                 " back to the last commit: no page is lost, but some are fetched again.",
                 self._store.path,
                 error,

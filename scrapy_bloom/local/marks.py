@@ -157,6 +157,11 @@ class Marks:
         some = [*islice(listed, FORGOTTEN_AT_ONCE)]
         return some if len(some) == FORGOTTEN_AT_ONCE else []
 
+    @property
+    def parts_forgotten(self) -> int:
+        """How many times :meth:`forgotten` may return some of those forgotten by now."""
+        return len(self._changes.again) // FORGOTTEN_AT_ONCE
+
     def write_forgotten(self, some: list[bytes]) -> tuple[Callable[[], None], int]:
         """Write these before the rest. Returns what :meth:`write` does.
 

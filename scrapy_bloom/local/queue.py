@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
 _MOVED: Final = 50  # most requests that move at once, as their time has come
-_POSTPONED: Final = 100  # most that are postponed between two commits
+_POSTPONED: Final = 100  # most that are postponed at once
 
 
 class Taken(NamedTuple):
@@ -99,7 +99,6 @@ class Queues:
         size: how many requests the buckets have: Scrapy's classes add up those of all slots.
         unreadable: why stored requests could not be read; the caller empties it.
         by_slot: whether each download slot has queues of its own.
-        postponed: how many requests were postponed since the last commit, which sets it back.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Queues:
         self._waiting: Waiting[int] = Waiting()
         self._holds: Holds[str] = Holds()
         self._resting: dict[str, Any] = {}  # by slot, its queue, if it has any
-        self._size_resting = self.postponed = 0
+        self._size_resting = 0
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -183,12 +182,12 @@ class Queues:
     def pop(self) -> tuple[Request, Taken] | None:
         """Take the next readable request.
 
-        None means for now: a subclass of Scrapy's class may want to wait although some are here.
+        None means for now: many had to be postponed, or a subclass of Scrapy's class wants to wait.
 
         :raises sqlite3.Error: if the rows cannot be read, or some are missing.
         """
         self.move_due()
-        while self.has_room:
+        for _ in range(_POSTPONED):
             taken = self._pop()
             if taken is None or not (until := self.held_until(taken[0])):
                 return taken
@@ -197,7 +196,6 @@ class Queues:
             except Exception:  # it cannot wait where it would be stored
                 return taken
             self.store.delete(taken[1].row)
-            self.postponed += 1
         return None
 
     def _pop(self) -> tuple[Request, Taken] | None:
@@ -227,11 +225,6 @@ class Queues:
                 self.store.delete(row)
 
     # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
-
-    @property
-    def has_room(self) -> bool:
-        """Whether requests may be postponed before the next commit."""
-        return self.postponed < _POSTPONED
 
     @property
     def next_due(self) -> float:

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
+from scrapy_bloom.crawl.backend import EACH
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import JobInUseError, SettingError, StateError
 from scrapy_bloom.file import Counters, Value, crc
@@ -127,7 +128,8 @@ class Store:
         stored_meta: those of the last one.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
-        new_bytes: size of the requests that the next commit writes: until then they are in memory.
+        new_bytes: size of the requests that the next commit writes, with :data:`EACH` for each:
+            until then they are in memory.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ class Store:
         self._touched.add(number)
         queue.new[row] = body
         queue.size += 1
-        self.new_bytes += len(body)
+        self.new_bytes += len(body) + EACH
         self._size += 1
         return row
 
@@ -224,7 +226,7 @@ class Store:
         if (body := queue.new.pop(row, None)) is None:
             self._gone.add(row)
         else:
-            self.new_bytes -= len(body)
+            self.new_bytes -= len(body) + EACH
         if row in self._taken:
             self._taken.remove(row)
             queue.taken -= 1
@@ -320,7 +322,7 @@ class Store:
             change(by_marks)
         keep()
         for row in new:
-            self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row))
+            self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row)) + EACH
         for number in numbers:
             queue = self.queues[number]
             queue.stored = True
@@ -335,6 +337,12 @@ class Store:
         with self._transaction(0):
             file.put(self._database, "meta", [(key, value)])
         self.stored_meta[key] = value
+
+    @property
+    def parts(self) -> int:
+        """In how many parts at most :meth:`write_ahead` writes what has changed by now."""
+        rows = sum(len(self.queues[number].new) for number in self._touched)
+        return rows // ROWS_AT_ONCE + self.new_bytes // BYTES_AT_ONCE + self.marks.parts_forgotten
 
     def _some_new(self) -> dict[int, bytes]:
         """Return some of the new requests, if there are many."""

@@ -81,7 +81,7 @@ class RedisBackend(Backend):
         self._turns = Turns(engine, self._downloads, report)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, crawl.in_flight, most)
-        self._starts = StartRunner(engine, crawl.spider, queue)
+        self._starts = StartRunner(engine, crawl.spider)
         # Marks of requests that wait in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
@@ -268,9 +268,8 @@ class RedisBackend(Backend):
     # Calls
 
     @property
-    def is_full(self) -> bool:
-        """Whether too many entries wait here."""
-        return self._queue.is_full
+    def unsaid(self) -> int:
+        return self._queue.unsaid
 
     @property
     def dirty(self) -> bool:
@@ -279,7 +278,7 @@ class RedisBackend(Backend):
     async def exchange(self, *, busy: bool, in_memory: bool) -> bool:
         """Make a call if there is anything to send, to take or to look for."""
         self.exchange_at = inf
-        want = 0 if self._stopped or self._queue.is_full else self._pacing.want()
+        want = 0 if self._stopped else self._pacing.want()
         self._queue.next_call.paces.update(self._turns.take_paces())
         self._queue.next_call.seen += self._report.seen - self._seen
         self._seen = self._report.seen
@@ -308,8 +307,6 @@ class RedisBackend(Backend):
         self._over = idle and self._queue.is_over()
         if answer.verdicts or answer.taken or self._over:
             write_stats(self._report, self._queue)
-            if not self._stopped:
-                self._engine.wake()
         self._schedule()
         return True
 

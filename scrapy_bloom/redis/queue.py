@@ -25,6 +25,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
+from scrapy_bloom.crawl.backend import EACH
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.redis import upkeep
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.scrapy.loop import Pulse
 
 logger = logging.getLogger(__name__)
-
-FULL: Final = 5_000
-"""When this many entries wait here, no more pages are fetched, and ``start()`` has to wait."""
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
@@ -60,6 +58,7 @@ class SharedQueue:
         reader: looks at what is there.
         next_call: what it says beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
+        unsaid: their size: bodies, and :data:`EACH` for each.
         taken: requests that this worker has taken and not reported, as far as is known.
         surprises: how often the server has lost something, or this worker its lease.
         worker: makes the calls, and says how many requests there are and which marks are known.
@@ -69,7 +68,7 @@ class SharedQueue:
 
     def __init__(self, link: Link, key: str, plan: Plan) -> None:
         self.link, self.reader = link, Reader(link, key)
-        self.offering = self.surprises = 0
+        self.offering = self.unsaid = self.surprises = 0
         self.next_call = Call()
         self.worker = Worker(link, key, plan)
         self.worker.comes = True
@@ -87,6 +86,7 @@ class SharedQueue:
         """Send an entry with one of the next exchanges."""
         self._buffer.append(entry)
         self.offering += 1
+        self.unsaid += len(entry.body) + EACH
 
     def end(self, taken: Taken | None, ending: Ending = DONE) -> None:
         """Report how a request has ended, if this worker still has it.
@@ -124,11 +124,6 @@ class SharedQueue:
         """
         if taken in self.taken:
             self.next_call.unused.append(taken.id)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too many entries wait here."""
-        return self.offering >= FULL
 
     @property
     def has_work(self) -> bool:
@@ -226,6 +221,7 @@ class SharedQueue:
             return
         self.taken.update(answer.taken)
         self.offering -= len(call.entries)
+        self.unsaid -= sum(len(entry.body) + EACH for entry in call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
         self.worker.learn(
@@ -260,7 +256,9 @@ class SharedQueue:
 
         :returns: what has become of all pages, if the server says so.
         """
-        account = self._account() if self.worker.close(self.taken) else None
+        calls = (self.next_call,) if self._call is None else (self._call, self.next_call)
+        unheard = b"".join(call.said_of for call in calls)  # it may still have them
+        account = self._account() if self.worker.close(self.taken, unheard) else None
         self.link.close()
         return account
 

@@ -6,39 +6,32 @@ What this worker had taken and not begun is offered again by ``backend``.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy import Request
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred, succeed
-
-from scrapy_bloom.crawl.scrapy.loop import pause
-from scrapy_bloom.redis.upkeep import PAUSE
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
     from scrapy_bloom.crawl.scrapy.engine import Engine
-    from scrapy_bloom.redis.queue import SharedQueue
 
 logger = logging.getLogger(__name__)
 
 
 class StartRunner:
-    """Runs the spider's ``start()``, no faster than the server takes its requests.
+    """Runs the spider's ``start()`` again.
 
-    :param engine: which is about to run it for the first time.
-    :param queue: takes the requests.
+    :param engine: which has run it for the first time, or is about to.
 
     Attributes:
         running: whether it is running again.
     """
 
-    def __init__(self, engine: Engine, spider: Spider, queue: SharedQueue) -> None:
-        self._engine, self._spider, self._queue = engine, spider, queue
+    def __init__(self, engine: Engine, spider: Spider) -> None:
+        self._engine, self._spider = engine, spider
         self.running = self._due = self._stopped = False
-        engine.wrap_start(self._paused)
 
     def stop(self) -> None:
         """Run it no further: the crawl ends."""
@@ -71,7 +64,7 @@ class StartRunner:
     async def _run(self) -> None:
         """Run it as the engine does, but without its items, which were scraped before."""
         requests = 0
-        async for each in self._paused(await self._engine.run_start(self._spider)):
+        async for each in await self._engine.run_start(self._spider):
             if self._stopped or self._engine.closing:
                 return
             if isinstance(each, Request):
@@ -83,10 +76,3 @@ class StartRunner:
                 " Redis has lost it. Make start() yield the same requests each time.",
                 extra={"spider": self._spider},
             )
-
-    async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pause whenever too many requests wait to be sent."""
-        async for each in start:
-            yield each
-            while self._queue.is_full and not self._stopped:
-                await maybe_deferred_to_future(pause(PAUSE))

@@ -47,6 +47,3 @@ POLL: Final = 0.05
 
 SLOWEST_POLL: Final = 2.0
 """Between looks of an idle worker. Each is its heartbeat, too."""
-
-PAUSE: Final = 0.05
-"""After so long a paused ``start()`` looks again whether it may go on."""

@@ -138,6 +138,12 @@ class Call:
     holds: dict[bytes, float] = field(default_factory=dict)
     seen: int = 0
 
+    @property
+    def said_of(self) -> bytes:
+        """The ids of requests that the server no longer has as taken, after it."""
+        ended = *self.ended.values(), [each.id for each in self.failures]
+        return b"".join(chain(*ended, self.back, self.unreadable))
+
     def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about marks."""
         marked = [

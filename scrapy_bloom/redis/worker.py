@@ -327,21 +327,22 @@ class Worker:
         """The worker's name at this key."""
         return self._lives[1]
 
-    def leave(self, taken: Iterable[Taken] = ()) -> bool:
+    def leave(self, taken: Iterable[Taken] = (), unheard: bytes = b"") -> bool:
         """Put back what this worker has taken, and deregister it.
 
+        :param unheard: ids of what it has taken and the server may not know to have ended.
         :returns: whether the server still has all that it has told this worker.
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
-        ids = b"".join(each.id for each in latest_first)
+        ids = b"".join(each.id for each in latest_first) + unheard
         word, *_ = self._link.run("leave", self._key, *self._lives, ids)
         return bool(word == b"ok")
 
-    def close(self, taken: Iterable[Taken] = ()) -> bool:
+    def close(self, taken: Iterable[Taken] = (), unheard: bytes = b"") -> bool:
         """Leave, at the end; return as :meth:`leave` does, False if there was no answer."""
         try:
-            return self.leave(taken)
+            return self.leave(taken, unheard)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
             return False

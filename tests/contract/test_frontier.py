@@ -13,8 +13,9 @@ from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from scrapy_bloom import forget, hold
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.frontier import Frontier
+from scrapy_bloom.crawl.frontier import MOST_UNSAID, Frontier
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
@@ -44,6 +45,7 @@ class Engine:
         self.woken, self.pipelines = 0, ()
         self.may_have_led_to_others = self.working.__contains__
         self.watch = self.before_closing = self.sent = self.take_back = lambda *_, **__: None
+        self.wrap_start = lambda _: None
         self.yielded_by = self.is_from_start = lambda _: None
         self.has = self.is_downloading = self.working.__contains__
         self.slot_of, self.take_all_back = lambda _: "slot", lambda: 0
@@ -124,6 +126,8 @@ class Shelf(Backend):
 
     def held_until(self, request):  # noqa: ARG002
         return 0.0
+
+    unsaid = 0
 
     @property
     def dirty(self):
@@ -372,6 +376,56 @@ def test_an_error_that_nobody_expects_is_logged_once_and_the_exchange_made_again
     assert caplog.records[-1].levelno == logging.ERROR
     crawl.look()
     assert crawl.backend.exchanges == 1
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_page_that_cannot_be_released_is_tried_again_and_the_third_error_ends_the_crawl(
+    calls, monkeypatch, times
+):
+    """Else it would be taken for ever, and the crawl never end."""
+    crawl = Crawling(calls)
+    page, release, errors = crawl.begin(), crawl.backend.release, []
+
+    def fail(*arguments):
+        if len(errors) < times:
+            errors.append(arguments)
+            raise KeyError("a bug")
+        release(*arguments)
+
+    monkeypatch.setattr(crawl.backend, "interval", 0.0)
+    monkeypatch.setattr(crawl.backend, "release", fail)
+    crawl.end(page)
+    while calls:
+        crawl.look()
+        if crawl.backend.released:
+            break
+    assert len(errors) == times
+    assert crawl.backend.broken == (times == 3)
+    assert crawl.backend.released == ([] if times == 3 else [page.url])
+
+
+def test_while_too_much_is_only_in_memory_what_cannot_be_stored_is_sent_alone(calls, monkeypatch):
+    crawl = Crawling(calls)
+    crawl.frontier.enqueue(Request("https://a.test/stored"))
+    monkeypatch.setattr(crawl.backend, "unsaid", MOST_UNSAID + 1)
+    held = Request("https://a.test/held")
+    crawl.backend.unstorable = True
+    crawl.frontier.enqueue(held)
+    assert [crawl.frontier.next() for _ in range(2)] == [held, None]
+    crawl.backend.unsaid = MOST_UNSAID
+    assert crawl.frontier.next().url == "https://a.test/stored"
+
+
+@ensureDeferred
+async def test_nothing_is_forgotten_after_the_last_exchange_and_it_is_said(calls, caplog):
+    """As in ``closed()`` of a spider: Scrapy calls it when the scheduler is closed."""
+    crawl = Crawling(calls)
+    crawl.frontier.enqueue(page := Request("https://a.test/"))
+    assert forget(page, crawl.crawler)
+    await crawl.frontier.close()
+    assert not forget(page, crawl.crawler)
+    assert not hold(page, crawl.crawler, 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 
 def test_a_redirect_to_a_page_that_failed_fails_until_the_backend_has_heard_of_it(

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
 from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.internals import database_of
+from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl.backend import Crawl
 from scrapy_bloom.crawl.history import START
@@ -20,7 +22,8 @@ from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.serialize import QueueKind
 from scrapy_bloom.errors import StateError
-from scrapy_bloom.local import log
+from scrapy_bloom.local import backend as local_backend
+from scrapy_bloom.local import log, store
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.log import Log
@@ -54,12 +57,12 @@ async def opened_in(job, order=PickleFifoDiskQueue):
 async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
     job, monkeypatch
 ):
-    backend, engine = await opened_in(job)
+    backend, _ = await opened_in(job)
     for number in range(150):
         assert backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None) is False
     backend.offer(free := Request("http://b.test/"), 0.0, None, None)
     backend.hold(Request("http://a.test/"), 60)
-    assert backend.take() is None  # so many have been put aside that a commit must come first
+    assert backend.take() is None  # so many have been put aside that the event loop must go on
     with monkeypatch.context() as patched:
 
         def commit(*_, **__):
@@ -67,10 +70,28 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
 
         patched.setattr(Store, "commit", commit)
         assert not await backend.exchange(busy=False, in_memory=False)
-    assert engine.woken == 1
     request, _ = backend.take()
     assert request.url == free.url
     assert await backend.exchange(busy=False, in_memory=False)
+    assert await backend.close()
+
+
+@ensureDeferred
+async def test_an_exchange_ends_whatever_is_added_meanwhile(job, monkeypatch):
+    """Callbacks run while it pauses, and each may yield thousands of requests."""
+    backend, _ = await opened_in(job)
+    numbers = count()
+
+    def add(*_):
+        for _ in range(2 * store.ROWS_AT_ONCE):
+            backend.offer(Request(f"http://a.test/{next(numbers)}"), 0.0, None, None)
+        return succeed(None)
+
+    monkeypatch.setattr(local_backend, "pause", add)
+    add()
+    assert await backend.exchange(busy=False, in_memory=False)
+    assert backend.unsaid == 0
+    assert next(numbers) <= 6 * store.ROWS_AT_ONCE
     assert await backend.close()
 
 

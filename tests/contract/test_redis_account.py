@@ -74,6 +74,20 @@ def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, key):
     assert worker.queue.close() == told._replace(waiting=2, in_flight=0)
 
 
+def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(server, join, key):
+    """It ends without a call if errors that nobody expects come again and again."""
+    worker = Crawler(server.url, key)
+    worker.offer(*"abcd")
+    worker.take(4)
+    worker.queue.end(worker.have["a"])
+    worker.fail("b")
+    worker.queue.put_back(worker.have["c"])
+    assert worker.queue.close()[3:5] == (4, 0)
+    other = join()
+    assert sorted(other.take(4)) == [*"abcd"]
+    assert account(server, key).in_flight == 4
+
+
 def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):
     worker = join()
     worker.offer(*range(120))

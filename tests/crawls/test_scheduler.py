@@ -28,6 +28,7 @@ from support.internals import scheduler_of
 from support.sites import Pages
 from testbed.localsite import LocalSite, SteadySite
 
+from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.scrapy.downloads import slot_of
 from scrapy_bloom.local import backend
@@ -473,7 +474,7 @@ async def test_damage_found_during_a_run_ends_the_crawl_and_writes_nothing(
 
 
 @ensureDeferred
-async def test_an_unexpected_error_in_a_commit_costs_no_page_and_keeps_no_lock(
+async def test_an_error_that_nobody_expects_ends_the_crawl_costs_no_page_and_keeps_no_lock(
     job, caplog, monkeypatch
 ):
     async def flush(_):
@@ -482,10 +483,10 @@ async def test_an_unexpected_error_in_a_commit_costs_no_page_and_keeps_no_lock(
     with site(30) as pages:
         with monkeypatch.context() as patched:
             patched.setattr(Items, "flush", flush)
-            await crawl(settings=kept(job), url=pages.url)
+            crawler = await crawl(settings=kept(job), url=pages.url)
+        assert crawler.stats.get_value("finish_reason") == "bloom_bad_state"
         assert caplog.text.count("The crawl continues and retries") == 1
         assert caplog.text.count("Traceback") == 1
-        assert pages.missed == set()
         pages.hits.clear()
         await crawl(settings=kept(job), url=pages.url)
         assert pages.missed == set()  # none was done
@@ -586,7 +587,7 @@ async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
     """They stay there until the next commit, which waits the longer the more it writes."""
     monkeypatch.setattr(backend, "PAUSE", 1e6)
     monkeypatch.setattr(backend, "INTERVAL", 0)
-    monkeypatch.setattr(backend, "MOST_NEW", 50_000)
+    monkeypatch.setattr(frontier, "MOST_UNSAID", 50_000)
     sizes = []
     commit = Store.commit
 

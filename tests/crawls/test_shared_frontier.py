@@ -34,8 +34,10 @@ from testbed.localsite import LocalSite, StormySite
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
+from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.backend import EACH
 from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
-from scrapy_bloom.redis import queue, upkeep
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.upkeep import LEASE
@@ -211,7 +213,7 @@ async def test_every_kind_of_spider_fetches_every_page(shared, proxy, server, ke
 @ensureDeferred
 async def test_start_requests_wait_for_the_server(shared, server, key, monkeypatch):
     """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
-    monkeypatch.setattr(queue, "FULL", FULL)
+    monkeypatch.setattr(frontier, "MOST_UNSAID", FULL * EACH)
     most = 0
     read = threading.Event()
 
@@ -241,7 +243,7 @@ async def test_no_more_pages_are_fetched_while_too_many_requests_wait(
     shared, server, key, proxy, monkeypatch
 ):
     """Each page has 200 links, and the server takes a quarter of a second for 500."""
-    monkeypatch.setattr(queue, "FULL", 500)
+    monkeypatch.setattr(frontier, "MOST_UNSAID", 500 * EACH)
     proxy.delay = 0.25
     most = 0
 

@@ -31,6 +31,11 @@ def scheduler_of(crawler):
     return crawler.engine._slot.scheduler
 
 
+def unsaid_in(crawler):
+    """Return how many bytes of requests are only in memory until the next exchanges of a crawl."""
+    return scheduler_of(crawler)._frontier._backend.unsaid
+
+
 def send(crawler, request):
     """Let the engine of a crawl download a request that its scheduler has returned."""
     crawler.engine._download(request)

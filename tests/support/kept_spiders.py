@@ -31,7 +31,7 @@ class Wordy(ItemSpider):
 
     def parse(self, response):
         for found in super().parse(response):
-            yield {**found, "text": "x" * 8192} if isinstance(found, dict) else found
+            yield {**found, "text": "x" * 32768} if isinstance(found, dict) else found
 
 
 class Thrice(Follower):

@@ -89,6 +89,7 @@ class Engine:
             )
         self._in_progress: set[Request] = in_progress
         self._sent: Request | None = None
+        self._wrap_start: Callable[[AsyncIterator[Any]], AsyncIterator[Any]] = lambda start: start
         self._downloading: set[Request] = set()
         self._sent_as: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
 
@@ -147,10 +148,11 @@ class Engine:
         return sum(map(self.take_back, [*self._engine.downloader.slots]))
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
-        """Have the engine read ``wrap(start)`` instead of the spider's ``start()``, if it has one.
+        """Read ``wrap(start)`` instead of the spider's ``start()``, each time that it runs.
 
         Call it while the spider is being opened.
         """
+        self._wrap_start = wrap
         start: Any = getattr(self._engine, "_start", None)
         if hasattr(start, "__aiter__"):
             self._engine._start = wrap(start)
@@ -160,7 +162,7 @@ class Engine:
         process = self._scraper.spidermw.process_start
         start: AsyncIterator[Any]
         start = await (process(spider) if scrapy.version_info < (2, 14) else process())
-        return start
+        return self._wrap_start(start)
 
     def crawl(self, request: Request) -> None:
         """Enqueue a request as if a page had yielded it."""
