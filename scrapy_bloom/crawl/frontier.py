@@ -320,10 +320,11 @@ class Frontier:
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()
-        if until is None or not await self._items.flush(at_once=self._closing):
+        if until is None and not self._items.failing:
             return
-        for page in self._ledger.take(until):
-            self._release(page)
+        if await self._items.flush(at_once=self._closing) and until is not None:
+            for page in self._ledger.take(until):
+                self._release(page)
 
     def _release(self, page: Page) -> None:
         reason, taken = page.reason, page.taken
@@ -367,7 +368,7 @@ class Frontier:
         if self._closing or self._backend.broken:
             return
         due = 0.0 if self._backend.unsaid > MOST_UNSAID else self._backend.exchange_at
-        if busy or self._busy or self._again_at:
+        if busy or self._busy or self._again_at or self._items.failing:
             due = min(due, time.monotonic() + self._backend.interval)
         self._timer.set_to(max(due, self._again_at))
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
+from scrapy.exporters import JsonLinesItemExporter
 from support.crawling import KEPT, Follower, at, crawl, kept, make_crawler
 from support.internals import unsaid_in
 from support.proxy import Proxy
@@ -147,3 +148,38 @@ async def test_while_redis_is_down_nothing_is_sent_and_it_goes_on_by_itself(
         assert (site.missed, site.repeated) == (set(), {})
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert 40 < fetched[-1] <= fetched[0] + 2 * 16  # which were in flight, or being parsed
+
+
+class Refusing(JsonLinesItemExporter):
+    """Finds a full disk some times."""
+
+    left = 3
+
+    def export_item(self, item):
+        if self.left:
+            self.left -= 1
+            raise OSError("no room")
+        super().export_item(item)
+
+
+class Scraping(Follower):
+    """Its `start()` yields an item first, which belongs to no page."""
+
+    async def start(self):
+        yield {"name": "first"}
+        yield Request("data:,a")
+
+
+@ensureDeferred
+@at("kept job", "shared")
+async def test_an_item_of_start_that_cannot_be_written_is_tried_again(place, tmp_path):
+    """No page waits for it, but nothing is sent before it is written."""
+    feed = tmp_path / "items.jsonl"
+    feeds = {
+        "FEEDS": {str(feed): {"format": "refusing"}},
+        "FEED_EXPORTERS": {"refusing": Refusing},
+    }
+    crawler = await crawl(Scraping, place | feeds)
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert crawler.spider.parsed == ["data:,a"]
+    assert feed.read_text() == '{"name": "first"}\n'
