@@ -26,20 +26,18 @@ Nothing is written before the first commit, which also records that a run has be
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from os.path import samestat
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.backend import EACH
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.errors import JobInUseError, SettingError, StateError
+from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
@@ -48,6 +46,7 @@ from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
 from scrapy_bloom.local.starts import Starts
+from scrapy_bloom.local.transactions import Transactions
 from scrapy_bloom.values import encodable, write_span
 
 NAME: Final = "bloom.sqlite"
@@ -141,14 +140,15 @@ class Store:
     ) -> None:
         self.path, self._read_only = path, read_only
         self.log = Log(path)
-        self._syncs: bool | None = None  # whether the connection syncs each commit
         if not read_only and not path.exists():
             file.write(path)
         with file.reading(path) as database:
             self.log.check(database, alone=not read_only)
             _check_pages(path, database)
-            self._read(database)
-            self.filter, journal = self._read_filter(database, fresh)
+            counters = file.read_counters(database)
+            self._read(database, counters)
+            tally = file.check_tally(database)
+            self.filter, journal = _read_filter(path, database, self.meta, fresh)
         with file.refusing(path):
             self._database = file.connect(path, "ro" if read_only else "rw")
             if read_only:
@@ -157,7 +157,7 @@ class Store:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
             self.starts = Starts(self._database)
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
-            self._place = path.stat()
+            self._transactions = Transactions(path, self._database, counters.commits, tally)
             self.marks = Marks(self.filter, self._database, journal=journal)
             if not read_only:
                 self._drop_written_ahead()
@@ -315,7 +315,7 @@ class Store:
         if not (new or forgotten):
             return False
         numbers = {row >> NUMBER_BITS for row in new}
-        with self._transaction(0) as change:
+        with self._transaction() as change:
             change(self._write_new(new))
             change(self._write_queues(numbers))
             keep, by_marks = self.marks.write_forgotten(forgotten)
@@ -328,13 +328,12 @@ class Store:
             queue.stored = True
             if not queue.new:
                 self._touched.remove(number)
-        self.log.checkpoint_if_due(self._commits)
+        self.log.checkpoint_if_due(self._transactions.commits)
         return True
 
     def write_note(self, key: str, value: Value, *, sync: bool = False) -> None:
         """Write one note before the next commit. Raises what :meth:`commit` does."""
-        self._choose_sync(sync=sync)
-        with self._transaction(0):
+        with self._transaction(sync=sync):
             file.put(self._database, "meta", [(key, value)])
         self.stored_meta[key] = value
 
@@ -387,13 +386,11 @@ class Store:
 
     # Opening
 
-    def _read(self, database: sqlite3.Connection) -> None:
+    def _read(self, database: sqlite3.Connection, counters: Counters) -> None:
         self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
         self.stored_meta = dict(self.meta)
-        counters = file.read_counters(database)
         self.clean = bool(counters.clean)
-        self._commits, self._request = counters.commits, counters.request
-        self.first = self._request
+        self.first = self._request = counters.request
         self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()
@@ -408,7 +405,6 @@ class Store:
         self._numbers = {queue.path: number for number, queue in self.queues.items()}
         self._next_queue = max(self.queues, default=0) + 1
         self._free: list[int] = []  # numbers of queues that were dropped
-        self._tally = file.check_tally(database)
         self._size = sum(sizes.values())
 
     def _drop_written_ahead(self) -> None:
@@ -421,33 +417,11 @@ class Store:
             for row in _rows_from(self._database, number, first):
                 self.delete(row)
 
-    def _read_filter(
-        self, database: sqlite3.Connection, fresh: LocalFilter | None
-    ) -> tuple[LocalFilter, int]:
-        """Return the filter, and how many marks the journal has."""
-        meta, journal = self.meta, 0
-        if "secret" not in meta and not self._commits:
-            filter_ = LocalFilter() if fresh is None else fresh
-        else:
-            filter_ = LocalFilter(meta["capacity"], meta["error_rate"]) if fresh is None else fresh
-            window, filter_.changes = filter_.window, Changes()
-            journal = read_filter(filter_, database, meta)
-            if fresh is not None:
-                _check_window(self.path, meta, window)
-        meta.update(notes_of(filter_))
-        return filter_, journal
-
     # Writing
 
-    def _choose_sync(self, *, sync: bool) -> None:
-        if sync is not self._syncs:  # each costs as much as a small commit
-            _sync_commits(self._database, sync=sync)
-            self._syncs = sync
-
     def _commit(self, *, clean: int, sync: bool = False) -> None:
-        self._choose_sync(sync=sync)
         self.meta[THROUGH] = self._request
-        with self._transaction(clean) as change:
+        with self._transaction(clean, sync=sync) as change:
             change(self._write_requests())
             file.put(self._database, "meta", self._new_notes().items())
             keep_marks, by_marks = self.marks.write()
@@ -458,27 +432,12 @@ class Store:
         keep_marks()
         keep_failed()
         keep_starts()
-        self.log.checkpoint_if_due(self._commits)
+        self.log.checkpoint_if_due(self._transactions.commits)
 
-    @contextmanager
-    def _transaction(self, clean: int) -> Iterator[Callable[[int], None]]:
-        """Write what the block writes, or nothing; what is yielded takes changes of the tally."""
-        database, changes = self._database, [self._tally]
-        _check_place(self.path, self._place)
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            _check_alone(self.path, file.read_counters(database).commits, self._commits)
-            yield changes.append
-            counters = Counters(self._commits + 1, clean, self._request, self.filter.next_id)
-            file.put_counters(database, counters, sum(changes))
-            database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # the next commit retries it
-                database.execute("ROLLBACK")
-            raise
-        self._commits, self._tally = self._commits + 1, sum(changes)
+    def _transaction(
+        self, clean: int = 0, *, sync: bool | None = None
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        return self._transactions.begin(clean, self._request, self.filter.next_id, sync=sync)
 
     def _write_requests(self) -> int:
         """Write new requests, and delete those that are done; return the tally's change."""
@@ -543,45 +502,6 @@ def _rows_from(database: sqlite3.Connection, queue: int, number: int) -> list[in
     return [row for (row,) in database.execute(asked, between)]
 
 
-def _sync_commits(database: sqlite3.Connection, *, sync: bool) -> None:
-    """Choose whether commits are synced to disk."""
-    if database.in_transaction:
-        database.execute("ROLLBACK")
-    database.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}").fetchone()
-    database.execute(f"PRAGMA fullfsync = {int(sync)}").fetchone()  # needed on macOS
-
-
-def _check_place(path: Path, place: os.stat_result) -> None:
-    """Check that a file is still where it was: elsewhere a commit would be of no use.
-
-    :raises StateError: if not.
-    """
-    try:
-        there = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        there = None
-    if there is None or not samestat(there, place):
-        raise StateError(
-            f"{path}: found {'another file' if there else 'no file'}, expected the one that this"
-            f" crawl has opened: it was moved or deleted. Nothing more is stored. Start the crawl"
-            f" again where it is now, with all files of its job directory; if they are gone,"
-            f" restore them from a copy, or start over."
-        )
-
-
-def _check_alone(path: Path, found: int, commits: int) -> None:
-    """Check that nobody else has written to a file, because the lock was deleted, say.
-
-    :raises JobInUseError: if not.
-    """
-    if found != commits:
-        raise JobInUseError(
-            f"{path}: found {found:,} commits, expected {commits:,}: another process writes to it"
-            f" as well. This one ends and stores nothing more. Run one crawl at a time, on a local"
-            f" disk, and leave bloom.lock alone."
-        )
-
-
 def _check_pages(path: Path, database: sqlite3.Connection) -> None:
     """Have SQLite check a file.
 
@@ -592,6 +512,25 @@ def _check_pages(path: Path, database: sqlite3.Connection) -> None:
         damage = database.execute(f"PRAGMA quick_check({what})").fetchone()[0]
         if damage != "ok":
             raise file.DamageError(damage)
+
+
+def _read_filter(
+    path: Path,
+    database: sqlite3.Connection,
+    meta: dict[str, Any],
+    fresh: LocalFilter | None,
+) -> tuple[LocalFilter, int]:
+    """Return the filter, whose notes are noted, and how many marks the journal has."""
+    if "secret" not in meta and not file.read_counters(database).commits:
+        filter_, journal = LocalFilter() if fresh is None else fresh, 0
+    else:
+        filter_ = LocalFilter(meta["capacity"], meta["error_rate"]) if fresh is None else fresh
+        window, filter_.changes = filter_.window, Changes()
+        journal = read_filter(filter_, database, meta)
+        if fresh is not None:
+            _check_window(path, meta, window)
+    meta.update(notes_of(filter_))
+    return filter_, journal
 
 
 def _check_window(path: Path, meta: dict[str, Any], window: float | None) -> None:
