@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.addon import Addon as Addon
     from scrapy_bloom.callbacks import forget as forget
     from scrapy_bloom.callbacks import hold as hold
+    from scrapy_bloom.callbacks import seen as seen
     from scrapy_bloom.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_bloom.errors import BackendError as BackendError
     from scrapy_bloom.errors import BloomError as BloomError
@@ -44,6 +45,7 @@ _EXPORTS = {
     "StateError": "errors",
     "forget": "callbacks",
     "hold": "callbacks",
+    "seen": "callbacks",
 }
 
 

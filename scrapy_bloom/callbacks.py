@@ -1,11 +1,11 @@
-"""Functions for callbacks and middlewares: have a page fetched again, leave a host alone."""
+"""Functions for callbacks and middlewares: was a page seen? Fetch it again; leave a host alone."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.signals import forget_page, hold_slot
+from scrapy_bloom.signals import forget_page, hold_slot, seen_page
 from scrapy_bloom.values import Span, read_age
 
 if TYPE_CHECKING:
@@ -38,6 +38,23 @@ def forget(request: Request, crawler: Crawler) -> bool:
             extra={"spider": crawler.spider},
         )
     return any(known is True for _, known in heard)
+
+
+def seen(request: Request, crawler: Crawler) -> bool | None:
+    """Return whether the page of a request was seen: whether a link to it would be dropped.
+
+    ``scrapy_bloom.seen(response.follow(link), self.crawler)`` in a callback. Nothing is marked.
+    What a callback yields counts once the scheduler has it, and a ``bloom_max_age`` does not count.
+    Never raises. Call it where Scrapy calls a spider or a middleware, not from another thread.
+
+    :param request: for the page; its callback and priority do not matter.
+    :param crawler: its crawl, in a spider ``self.crawler``.
+    :returns: True or False at once; None if that is not known here: this worker has not met the
+        page, and the filter is in Redis; or the crawl has no open filter of scrapy-bloom.
+    """
+    heard = crawler.signals.send_catch_log(seen_page, request=request)
+    answers = [answer for _, answer in heard if isinstance(answer, bool)]
+    return any(answers) if answers else None
 
 
 def hold(request: Request, crawler: Crawler, seconds: Span) -> bool:

@@ -28,7 +28,7 @@ from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
 from scrapy_bloom.settings import BACKEND, Settings, is_in_redis
-from scrapy_bloom.signals import forget_page
+from scrapy_bloom.signals import forget_page, seen_page
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -202,7 +202,8 @@ class BloomDupeFilter:
         if not (self._shared_queue or is_inspection_command(crawler)):
             warn_of_left_over(crawler, self.report, shared=in_redis)
         filter_ = self._filter
-        self._checks = Checks(crawler, filter_.identifier, self.report, filter_.filter)
+        made = crawler, filter_.identifier, self.report, filter_.filter
+        self._checks = Checks(*made, shared=in_redis)
 
     def _open_shared(self, *, empty: bool) -> SharedFilter:
         """Open a filter in Redis.
@@ -264,15 +265,23 @@ class Checks:
     :param identifier: says what a request is.
     :param report: writes to stats and log.
     :param filter_: answers.
+    :param shared: whether other workers use it.
     """
 
     def __init__(
-        self, crawler: Crawler, identifier: Identifier, report: Report, filter_: Filter
+        self,
+        crawler: Crawler,
+        identifier: Identifier,
+        report: Report,
+        filter_: Filter,
+        *,
+        shared: bool,
     ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
         self._keys = MetaKeys(report)
-        self._judge = Judge(crawler, identifier, report, filter_)
+        self._judge = Judge(crawler, identifier, report, filter_, shared=shared)
+        crawler.signals.connect(self._judge.seen, signal=seen_page)
         crawler.signals.connect(self._judge.forget, signal=forget_page)
 
     def check(self, request: Request) -> Verdict:

@@ -16,6 +16,10 @@ last time when the spider closes, before any pipeline's ``close_spider``.
 forget_page: Final = object()
 """Sent by :func:`scrapy_bloom.forget`, with the ``request``; the answer is whether it was known."""
 
+seen_page: Final = object()
+"""Sent by :func:`scrapy_bloom.seen`, with the ``request``; the answer is whether its page was seen,
+or None if that is not known here."""
+
 hold_slot: Final = object()
 """Sent by :func:`scrapy_bloom.hold`, and where a host says ``Retry-After``, with the ``request``
 whose download slot is to be left alone, and for how many ``seconds``.

@@ -37,7 +37,7 @@ from scrapy_bloom.crawl.scrapy.loop import Timer, pause
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.settings import COMMIT_SYNC, RETRY_FAILED
-from scrapy_bloom.signals import forget_page, hold_slot
+from scrapy_bloom.signals import forget_page, hold_slot, seen_page
 from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Frontier:
         self._identifier, self._waits = crawl.identifier, crawl.in_flight.waits
         self._backend, self._dupefilter = backend, dupefilter
         self._keys = MetaKeys(report)
-        self._judge = Judge(crawler, crawl.identifier, report, backend)
+        self._judge = Judge(crawler, crawl.identifier, report, backend, shared=backend.shared)
         self._ledger, self._offer = self._judge.ledger, backend.offer
         self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False
@@ -96,8 +96,8 @@ class Frontier:
         engine.wrap_start(self._paused)
 
     @property
-    def _wishes(self) -> tuple[tuple[Callable[..., bool], object], ...]:
-        return (self.forget, forget_page), (self.hold, hold_slot)
+    def _wishes(self) -> tuple[tuple[Callable[..., bool | None], object], ...]:
+        return (self.forget, forget_page), (self.hold, hold_slot), (self._judge.seen, seen_page)
 
     def __len__(self) -> int:
         """Return how many requests are waiting, as far as is known."""

@@ -56,6 +56,7 @@ class Judge:
     :param identifier: says what a request is.
     :param report: writes to stats and log.
     :param marks: what can be forgotten.
+    :param shared: whether there may be others that are not known here.
 
     Attributes:
         ledger: what has no answer yet.
@@ -63,10 +64,16 @@ class Judge:
     """
 
     def __init__(
-        self, crawler: Crawler, identifier: Identifier, report: Report, marks: Forgettable
+        self,
+        crawler: Crawler,
+        identifier: Identifier,
+        report: Report,
+        marks: Forgettable,
+        *,
+        shared: bool,
     ) -> None:
         self._crawler, self._identifier, self._report = crawler, identifier, report
-        self._identify, self._marks = identifier.identify, marks
+        self._identify, self._marks, self._shared = identifier.identify, marks, shared
         self.ledger, self.dropped = Ledger(), Dropped()
 
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
@@ -139,6 +146,16 @@ class Judge:
             self._report.check_failed(request, error)
         self._report.count(ERROR)
         return ERROR
+
+    def seen(self, request: Request) -> bool | None:
+        """Return whether the page of a request is marked; None if that is not known here."""
+        try:
+            mark, _ = self._identify(request)
+            known = mark in self._marks
+        except Exception as error:  # raising in a callback would lose its items
+            self._report.check_failed(request, error)
+            return None
+        return known or (None if self._shared else False)
 
     # Forgetting
 

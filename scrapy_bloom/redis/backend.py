@@ -131,7 +131,7 @@ class RedisBackend(Backend):
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
-        return self._worker.knows(mark) or self._in_memory.has(mark)
+        return self._knows(mark, None)
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
         is_there = max_age is None and mark not in self._forgetting and self._worker.knows(mark)

@@ -14,7 +14,7 @@ def open_session(settings=None):
     crawler = get_crawler(settings_dict=settings)
     report = Report(crawler)
     filter_ = PlainFilter(crawler, SPIDER, report, unclean=False)
-    checks = Checks(crawler, filter_.identifier, report, filter_.filter)
+    checks = Checks(crawler, filter_.identifier, report, filter_.filter, shared=False)
     checks.close = filter_.close
     return checks, crawler
 

@@ -31,6 +31,7 @@ from scrapy_bloom import (
     __version__,
     forget,
     hold,
+    seen,
 )
 from scrapy_bloom.signals import before_commit
 
@@ -61,6 +62,7 @@ def in_a_crawl(
     """Use scheduler, filter and signal as Scrapy does."""
     crawler.signals.connect(flush, signal=before_commit)
     assert_type(forget(request, crawler), bool)
+    assert_type(seen(request, crawler), bool | None)
     assert_type(hold(request, crawler, "5m") or hold(request, crawler, 2.5), bool)
     scheduler = Scheduler.from_crawler(crawler)
     assert_type(scheduler, Scheduler)
@@ -80,14 +82,14 @@ def in_a_crawl(
 
 def either(*, shared: bool) -> FilterInfo:
     """Use a filter without Scrapy: both kinds can do the same."""
-    seen = RedisFilter.from_url("redis://localhost", key="k") if shared else LocalFilter()
-    with seen:
-        assert_type(seen.add(b"a"), bool)
-        assert_type(seen.add_many([b"a"]) + seen.contains_many([b"a"]), list[bool])
-        assert_type(b"a" in seen, bool)
-        assert_type(seen.forget(b"a"), bool)
-        assert_type(seen.forget_many([b"a"]), list[bool])
-        info = seen.info()
+    pages = RedisFilter.from_url("redis://localhost", key="k") if shared else LocalFilter()
+    with pages:
+        assert_type(pages.add(b"a"), bool)
+        assert_type(pages.add_many([b"a"]) + pages.contains_many([b"a"]), list[bool])
+        assert_type(b"a" in pages, bool)
+        assert_type(pages.forget(b"a"), bool)
+        assert_type(pages.forget_many([b"a"]), list[bool])
+        info = pages.info()
         assert_type(info.items + info.capacity + info.slices + info.bytes_at_capacity, int)
         assert_type(info.generations, int | None)
         return info

@@ -78,6 +78,28 @@ async def test_without_a_login_nothing_is_sent(place, recipe):
         assert site.hits["/"] == 0
 
 
+@at("kept job", "job")
+@ensureDeferred
+async def test_the_pages_of_a_list_are_fetched_until_an_article_is_known(place, recipe):
+    articles = list("hgfedcba")
+
+    def listed(path, _):
+        first = 2 * int(path.rpartition("/")[2].replace("news", "0"))
+        links = (f'<a class="article" href="/{each}">x</a>' for each in articles[first:][:2])
+        more = f'<a class="next" href="/news/{first // 2 + 1}">x</a>' if first < 6 else ""
+        return "".join([*links, more]).encode()
+
+    lists = ["/news", *(f"/news/{number}" for number in range(1, 6))]
+    with Pages(dict.fromkeys(lists, listed) | {f"/{each}": [] for each in "abcdefghijk"}) as site:
+        spider = recipe("Stop at known articles", site.url, {'"10m"': "0"})["Latest"]
+        await crawl(spider, place)
+        assert site.hits == dict.fromkeys([*lists[:4], *(f"/{each}" for each in articles)], 1)
+        site.hits.clear()
+        articles[:0] = "kji"
+        await crawl(spider, place)
+        assert site.hits == dict.fromkeys([*lists[:2], "/i", "/j", "/k"], 1)
+
+
 @at("kept job", "shared")
 @ensureDeferred
 async def test_each_run_fetches_only_what_is_new_in_a_sitemap(place, recipe):
