@@ -15,8 +15,6 @@ from support.simulation.clock import TIME
 from support.simulation.process import Process
 from support.simulation.world import World
 
-_HOUR = 3600
-
 
 class LocalAccount(Account):
     """What is in the file of a job; a store is that, as a reader opens it."""
@@ -110,16 +108,10 @@ class LocalWorld(World):
         finally:
             store.close()
 
-    def is_over(self, last):
-        """Return whether nothing is left but what was given up; else let hours pass."""
-        if not super().is_over(last):
-            return False
+    @property
+    def will_retry(self):
         with self.stored() as store:
-            if not store.failed.left:
-                return True
-        TIME.now += 1.1 * _HOUR
-        self._calm = TIME.now
-        return False
+            return bool(store.failed.left)
 
     @property
     def lost(self):

@@ -86,6 +86,7 @@ class Process:
     Attributes:
         clock: its clocks.
         side: the server that it reaches, None for none.
+        loss: when the server loses something: before it opens the key again, or after; or None.
         ended: when its crawl has ended.
         reason: why.
     """
@@ -96,7 +97,7 @@ class Process:
         self.loop = Loop(self)
         self.dead = False
         self.ended = self.reason = self.crawler = None
-        self.side = None
+        self.side = self.loss = None
         self._stands_until = self._blocked_until = 0.0
         self._late = 0.0
         with self.runs(loop=True):

@@ -41,6 +41,8 @@ class Servers:
 
     def __init__(self, url, world, *, without=(), loss=0.03):
         self._world, self._without, self._loss = world, dict(without), loss
+        scripts = "".join(map(clients.script, ("open", "call")))
+        assert all(guard in scripts for guard in self._without)
         self.databases = [
             redis.Redis.from_url(url.rsplit("/", 1)[0] + f"/{number}", protocol=2)
             for number in (0, 1)
@@ -92,7 +94,12 @@ class Servers:
             raise redis.OutOfMemoryError("OOM command not allowed")
         self._lose(process)
         world.maybe_fault(self._loss / 6)
+        opens = script == self.load(clients.script("open"))
+        if opens:
+            world.lose_if_due("before")
         answer = self.call(*call)
+        if opens:
+            world.lose_if_due("after")
         if world.faulty and world.chance.random() < 0.05:
             self._late = [*self._late[-29:], call]
         world.maybe_fault(self._loss / 6)

@@ -23,6 +23,7 @@ ALL = {
     "redirects": 0.2,
     "busy": 0.02,
     "slow": 0.03,
+    "bugs": 0.1,
 }
 MIX = {"kill": 2, "stop": 1, "join": 0.5, "freeze": 1, "back": 1, "flush": 0.3, "late": 2}
 CLOCKS = {"set_back": 0.5, "set_ahead": 0.5, "speed": 0.5}
@@ -40,6 +41,17 @@ SHARED = {
     "keys lost": {
         "faults": {"key": 2, "keys": 1, "late": 1, "full": 1, "flush": 0.3},
         "features": ALL,
+        "whole": False,
+    },
+    "bodies lost": {
+        "faults": {"bodies": 1, "kill": 1, "late": 2},
+        "features": ALL,
+        "whole": False,
+    },
+    "losses while one is taken for dead": {
+        "faults": {"dead_before": 1, "dead_after": 1, "late": 1},
+        "features": ALL,
+        "rate": 0.1,
         "whole": False,
     },
     "everything": {
@@ -91,7 +103,7 @@ SHARED = {
 }
 
 _JOB = {"world": LocalWorld, "settings": {"RETRY_TIMES": 1}}
-_FAILING = {**ALL, "blocks": 0, "bugs": 0.1, "dead": 0.05}
+_FAILING = {**ALL, "blocks": 0, "dead": 0.05}
 LOCAL = {
     name: {**_JOB, **options}
     for name, options in {
@@ -122,6 +134,8 @@ _VANISHED = """  if some then start_over() end
   return some"""
 
 
+_NO_RECORD = {"last = last or -1": "last = last or 0"}
+_WHOLE = {"whole and '1' or '0'": "'1'"}
 _ALONE = {"workers": 1, "concurrent": 1}  # so that most requests are in the server
 CONTROLS = {
     "roll-backs without numbers": {
@@ -133,6 +147,47 @@ CONTROLS = {
         "faults": {"queue": 1},
         "whole": False,
         "without": {_VANISHED: ""},
+    },
+    "waiting requests that vanish unnoticed": {
+        "faults": {"later": 1},
+        "features": {"waits": 0.3},
+        "whole": False,
+        "without": {"call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)": "false"},
+    },
+    "failed pages without their rows": {
+        "faults": {"late": 2},
+        "features": {"bugs": 0.3},
+        "without": {"list(key == '' and id or key, given_up, kind, packed)": ""},
+    },
+    "bodies that vanish unnoticed": {
+        "faults": {"bodies": 2, "late": 2},
+        "whole": False,
+        "without": {"call('HLEN', bodies) < tonumber(stored)": "false"},
+    },
+    "requests without bodies that are handed out": {
+        "faults": {"bodies": 2, "late": 2},
+        "whole": False,
+        "without": {"    if body then\n": "    if true then\n"},
+    },
+    "failed requests that vanish unnoticed": {
+        "faults": {"failed": 2, "late": 2},
+        "features": {"bugs": 0.3},
+        "whole": False,
+        "without": {"call('HLEN', failed) < tonumber(failures)": "false"},
+    },
+    "a loss before the new name of a worker that was taken for dead": {
+        **_ALONE,
+        "faults": {"dead_before": 1},
+        "rate": 0.1,
+        "whole": False,
+        "without": {**_WHOLE, **_NO_RECORD},
+    },
+    "a loss between the new name and the first call": {
+        **_ALONE,
+        "faults": {"dead_after": 1},
+        "rate": 0.1,
+        "whole": False,
+        "without": _NO_RECORD,
     },
     "flushes without start()": {
         **_ALONE,

@@ -1,5 +1,7 @@
 """Workers that share a crawl in Redis, and what happens to them and to the server."""
 
+from functools import partial, partialmethod
+
 from support.simulation import servers
 from support.simulation.account import SharedAccount
 from support.simulation.servers import BASE, KEY, Servers
@@ -21,7 +23,7 @@ class SharedWorld(World):
         self.servers = Servers(url, self, without=without, loss=loss)
         servers.install(self)
         self.account = SharedAccount(self, self.servers) if whole else None
-        self._shots, self._calls = [], 0
+        self._shots, self._first, self._calls = [], {}, 0
         more = {"BLOOM_REDIS_URL": "redis://simulated", "BLOOM_REDIS_KEY": KEY, **dict(settings)}
         super().__init__(seed, settings=more, **others)
         if self.faulty:
@@ -48,6 +50,10 @@ class SharedWorld(World):
         super().calm_down()
         self.servers.is_full = False
         self._heal()
+
+    @property
+    def will_retry(self):
+        return self.servers.left()["failed"] > 0
 
     def also_ends(self, process):
         """One that meets an outage while it opens waits for thirty seconds."""
@@ -112,8 +118,42 @@ class SharedWorld(World):
     def fault_key(self):
         self.servers.delete()
 
-    def fault_queue(self):
-        self.servers.now.delete(BASE + "queue")
+    def _lose(self, name):
+        self.servers.now.delete(BASE + name)
+
+    fault_queue, fault_later = partialmethod(_lose, "queue"), partialmethod(_lose, "later")
+    fault_bodies, fault_failed = partialmethod(_lose, "bodies"), partialmethod(_lose, "failed")
+
+    def fault_dead_before(self, loss="before"):
+        """One is taken for dead, the others die, and the server loses something.
+
+        That happens just before it gets its new name. Who takes it for dead crawls nothing itself.
+        """
+        worker = self.pick()
+        if worker and not any(process.loss for process in self.alive):
+            worker.freeze(100)
+            worker.loss = loss
+            for process in self.alive:
+                if process is not worker:
+                    process.kill()
+            other = self.spawn()
+            self.after(2, partial(other.block, 100))
+            self.after(90, other.kill)
+
+    fault_dead_after = partialmethod(fault_dead_before, "after")
+    """The same between its new name and its first call."""
+
+    def lose_if_due(self, moment):
+        """Lose something if a worker gets a new name, and this was to happen at this moment."""
+        if self.running.loss == moment:
+            self.running.loss = None
+            self.chance.choice((self._go_back_to_the_first, self.fault_flush, self.fault_queue))()
+        elif moment == "after" and not self._first:
+            self._first = self.servers.shot(self.servers.home)
+
+    def _go_back_to_the_first(self):
+        """Let the server have what it had before the first request."""
+        self.servers.put_back(self.servers.home, self._first)
 
     def fault_keys(self):
         self.servers.delete(0.4)

@@ -68,7 +68,7 @@ class Site:
                 self._link(chance.randrange(pages), page)
         self._wrong = self._some("wrong", (1, 1, 2))
         self._fails = self._some("fails", (1, 2)) + self._some("dead", (1_000_000,))
-        self._bugs = self._some("bugs", (1, 1, 3))
+        self._bugs = self._some("bugs", (1, 1, 2))
         self._slow = self._some("slow", (10, 50))
         self._blocks = self._some("blocks", (3, 12, 40))
         self._left_alone = Counter()  # hosts, each until when

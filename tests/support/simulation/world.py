@@ -18,6 +18,8 @@ from support.simulation.site import BugError, Handler, Site, SiteSpider
 _PATIENCE = 2_000.0
 """Seconds in which a crawl must end once nothing happens to it any more."""
 
+_HOUR = 3600
+
 _CLOCKS = {"set_ahead", "set_back", "speed", "split"}
 """Faults after which clocks differ."""
 
@@ -253,8 +255,20 @@ class World:
         """Return whether nothing is left to do for another process than the last that has ended.
 
         One that was frozen, and stopped after the others had finished, may have left something.
+        What has failed comes back in a later run: if that is all, let hours pass.
         """
-        return (last.ended or -1) >= self._calm and last.reason == "finished"
+        if (last.ended or -1) < self._calm or last.reason != "finished":
+            return False
+        if not self.will_retry:
+            return True
+        TIME.now += 1.1 * _HOUR
+        self._calm = TIME.now
+        return False
+
+    @property
+    def will_retry(self):
+        """Whether pages have failed that are to be fetched again."""
+        raise NotImplementedError
 
     def also_ends(self, process):  # noqa: ARG002
         """Return other reasons for which a process may have ended."""
