@@ -14,18 +14,19 @@ from collections import Counter, defaultdict
 
 from scrapy import Request
 
-from scrapy_bloom.commands.requests import decoded
+from scrapy_bloom.commands.requests import decoded, read
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken, id_in
 from scrapy_bloom.redis.reader import Listed, Reader
+from support.jobs import PACKING
 from support.simulation.servers import BASE, KEY, Observer
 from support.simulation.site import KINDS, page_of
 
 
-def by_page(found):
+def by_page(found, read=read):
     """Return where the requests of each page are, of those that were found there."""
     return {
-        page_of(decoded(each.body).url): state
+        page_of(decoded(each.body, read=read).url): state
         for state, requests in found.items()
         for each in requests
     }
@@ -142,7 +143,7 @@ class SharedAccount(Account):
             "failed": (Listed.read(b"", *each).request for each in with_body(failed)),
             "in flight": (Taken.read(*each, 0) for each in with_body(taken)),
         }
-        return by_page(found)
+        return by_page(found, PACKING.fields)
 
     def marked(self, store, fingerprints):
         try:
