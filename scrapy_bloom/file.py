@@ -43,11 +43,12 @@ CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT R
 CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROWID;
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
+-- What has failed, or is unparsed. `way` is JSON: marks, in hexadecimal.
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
-  body BLOB, crc INT);
--- Start requests that are not filtered: the row of each in `requests` or `failed`, or 0; and as
--- what it counts, done or redirected, perhaps with a status, or nothing.
-CREATE TABLE starts (id BLOB PRIMARY KEY, row INT, ended TEXT, crc INT) WITHOUT ROWID;
+  unparsed INT, way TEXT, body BLOB, crc INT);
+-- Start requests that are not filtered: the row of each in `requests` or `failed`, or 0; and
+-- whether it counts as done.
+CREATE TABLE starts (id BLOB PRIMARY KEY, row INT, done INT, crc INT) WITHOUT ROWID;
 """
 
 # Squares: a sum of the numbers themselves would often be right by chance. None is 0.
@@ -262,10 +263,10 @@ def put_counters(database: sqlite3.Connection, counters: Counters, tally: int) -
 def tally(database: sqlite3.Connection) -> int:
     """Return a checksum of which requests there are, and of all that is in `queues` and `again`.
 
-    A row that is missing there loses a page. Rows missing elsewhere, or older than their
-    :class:`Counters`, only cause pages to be fetched again.
+    A row that is missing there, or in `failed`, loses a page. Rows missing elsewhere, or older than
+    their :class:`Counters`, only cause pages to be fetched again.
     """
-    parts = (_WEIGHT, "requests"), ("crc", "queues"), ("crc", "again")
+    parts = (_WEIGHT, "requests"), (_WEIGHT, "failed"), ("crc", "queues"), ("crc", "again")
     return sum(
         database.execute(f"SELECT ifnull(sum({what}), 0) FROM {table}").fetchone()[0]
         for what, table in parts
@@ -273,7 +274,7 @@ def tally(database: sqlite3.Connection) -> int:
 
 
 def weight(row: int) -> int:
-    """Return what a request adds to the tally."""
+    """Return what a request adds to the tally, wherever it is."""
     return 1 + ((number := row + (row >> 40) & 0x3FFFFFFF) * number & 0xFFFFFFFF)
 
 

@@ -41,8 +41,10 @@ NOT_FORGOTTEN: Final = Stat(
     "times that a page was not forgotten, because it was not marked or an error occurred",
 )
 FAILED: Final = Stat("bloom/failed/{kind}", "pages that failed, by why: a status, or an exception")
-REDIRECTED: Final = Stat(
-    "bloom/redirected_to_seen", "pages that were redirected to a page seen before: not parsed"
+UNPARSED: Final = Stat(
+    "bloom/unparsed/{kind}",
+    "pages that no callback got, which is no failure, by why: a status, `robots.txt`, a redirect"
+    " to a page seen before",
 )
 STEP: Final = Stat(
     "bloom/canonical/{step}", "requests whose URL this step changed; see URLs in detail"
@@ -103,7 +105,7 @@ FROM_BACKEND: Final = {
 
 STATS: Final = (
     *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED, WITHDRAWN),
-    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, REDIRECTED, STEP, WAITING, LATER, HOLDS, RECOVERED),
+    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, UNPARSED, STEP, WAITING, LATER, HOLDS, RECOVERED),
     *(UNSERIALIZABLE, UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),

@@ -69,7 +69,7 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def last_run(facts: dict[str, Any]) -> str:
     """Return how the last run has ended: one that has left nothing to fetch is finished."""
     run: str = facts.get("last_run", "")
-    account = Account(**facts["account"]) if "account" in facts else None
+    account = Account.of(facts["account"]) if "account" in facts else None
     if run.startswith("running") or run == "killed" or account is None:
         return run
     return run if account.waiting + account.in_flight else "finished"
@@ -92,17 +92,18 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
     """
     yield "pages known", as_text(facts["items"])
     if "account" in facts:
-        account = Account(**facts["account"])
+        account = Account.of(facts["account"])
         if links := account.seen + account.pages:
             yield "duplicates", f"{account.seen / links:.0%} of {counted(links, 'link')}"
         yield "waiting", f"{account.waiting:,}{change}"
         yield "in flight", as_text(account.in_flight)
-        unparsed = f" ({listed(account.statuses)} not parsed)" if account.statuses else ""
-        yield "done", f"{account.done:,}{unparsed}"
-        if account.redirected:
-            yield "redirected", f"{account.redirected:,} to seen pages"
+        yield "done", as_text(account.done)
+        if account.unparsed:
+            yield "unparsed", f"{account.unparsed:,} ({listed(account.decisions)})"
+        if account.not_kept:
+            yield "not kept", f"{account.not_kept:,} unparsed"
         if account.failed:
-            yield "failed", f"{account.failed:,} ({listed(account.reasons)})"
+            yield "failed", f"{account.failed:,} ({listed(account.failures)})"
     if later := facts.get("later"):
         due = facts.get("next_due")
         following = f", the next {moment(due)}" if due else ""

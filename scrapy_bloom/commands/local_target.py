@@ -18,12 +18,11 @@ from typing import Any, Final
 from scrapy_bloom import file
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, matches, read, start_in
+from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, read, start_in
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
-from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.local.backend import account_of
+from scrapy_bloom.local.backend import DONE, account_of
 from scrapy_bloom.local.failed import reasons_in
 from scrapy_bloom.local.job import (
     DIGEST,
@@ -45,7 +44,7 @@ from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
 
-_DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", b"")
+_DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
@@ -108,7 +107,7 @@ class LocalTarget:
                 stored = sum(sizes.values())
                 account = account_of(meta, reasons_in(database), stored, in_flight)
                 facts |= {
-                    "account": account._asdict(),
+                    "account": account.facts(),
                     "later": sum(sizes[id_] for id_ in later),
                     "holds": stored_holds(meta),
                 }
@@ -133,7 +132,7 @@ class LocalTarget:
             yield store
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
-        """Yield the failed list."""
+        """Yield what has failed, or is unparsed."""
         with self.reading() as store:
             for _, failed in store.failed.stored():
                 yield failed or _DAMAGED, decoded(failed.body if failed else None)
@@ -152,7 +151,7 @@ class LocalTarget:
         """Open the file to look for pages."""
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
-            done = pages_of(id_ for id_, start in store.starts if start.ended)
+            done = pages_of(id_ for id_, start in store.starts if start.done)
 
             def knows(marks: Sequence[bytes]) -> list[bool]:
                 return [mark in store.filter for mark in marks]
@@ -161,24 +160,25 @@ class LocalTarget:
 
     # Changing
 
-    def settle(self, reason: str, *, put_back: bool) -> int:
+    def settle(self, chosen: Callable[[Failed], bool], *, put_back: bool) -> int:
         """Take requests off the failed list; return how many.
 
-        :param reason: for which they have failed; empty for any.
+        :param chosen: says which.
         :param put_back: whether the next run fetches them again; else they count as done.
         """
         with self._locked(), self._writing() as store:
-            count, done = 0, Ended.DONE.value
+            count = 0
             for id_, failed in [*store.failed.stored()]:
-                if failed is None or not matches(failed.kind, reason):
+                if failed is None or not chosen(failed):
                     continue
                 count += 1
                 store.failed.remove(id_, failed)
                 if put_back:
+                    store.filter.forget_many(failed.way)
                     start = Start(_put_back(store, failed))
                 else:
-                    start = Start(ended=done)
-                    store.meta[done] = store.meta.get(done, 0) + 1
+                    start = Start(done=True)
+                    store.meta[DONE] = store.meta.get(DONE, 0) + 1
                 if id_of_start := start_in(failed.body):
                     store.starts[id_of_start] = start
         return count

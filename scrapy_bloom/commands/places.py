@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
     Attributes:
         state: ``unknown``, ``waiting``, ``in flight``, ``waiting or in flight``, ``failed``,
-            ``done``; or ``seen`` if the requests of a filter are not beside it.
+            ``unparsed``, ``done``; or ``seen`` if the requests of a filter are not beside it.
         not_before: when it may be sent; 0 if it need not wait for a time.
         worker: which one has it in flight.
         failed: its row on the failed list, if it is there.
@@ -43,14 +43,15 @@ class Place(NamedTuple):
     @classmethod
     def of_failed(cls, failed: Failed) -> Place:
         """Return the place of a request on the failed list."""
-        return cls("failed", worker=failed.worker, failed=failed)
+        state = "unparsed" if failed.unparsed else "failed"
+        return cls(state, worker=failed.worker, failed=failed)
 
     def facts(self) -> dict[str, Any]:
         """Return what is known, for JSON."""
         facts = {name: value for name, value in self._asdict().items() if value}
         if failed := facts.pop("failed", None):
             why = {"reason": failed.kind, "message": failed.message, "date": failed.date}
-            facts |= {**why, "tries": failed.tries, "given_up": failed.given_up}
+            facts |= {**why, "tries": failed.tries}
         return {"is": facts.pop("state"), **facts}
 
     def __str__(self) -> str:
@@ -59,7 +60,8 @@ class Place(NamedTuple):
         worker = f" at worker {name}" if name else ""
         if failed := self.failed:
             said = f": {failed.message}" if failed.message else ""
-            when = f"failed {moment(failed.date)}{worker}" if failed.date else f"failed{worker}"
+            date = f" {moment(failed.date)}" if failed.date else ""
+            when = f"{self.state}{date}{worker}"
             return f"{when}: {failed.kind}{said}; {_what_next(failed)}"
         if self.not_before > time.time():
             return f"{self.state}, not before {moment(self.not_before)}"
@@ -67,9 +69,10 @@ class Place(NamedTuple):
 
 
 def _what_next(failed: Failed) -> str:
-    """Say when a page that has failed is fetched again, or that it is given up."""
-    if failed.given_up:
-        return f"given up after {counted(failed.tries, 'run')}, 'queue --retry' puts it back"
+    """Say when a page that no callback got is fetched again, or that it is not by itself."""
+    if failed.unparsed:
+        given_up = f"given up after {counted(failed.tries, 'run')}, " if failed.tries else ""
+        return f"{given_up}'queue --retry' puts it back"
     left = MOST_RUNS - failed.tries
     apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,6 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
@@ -30,10 +29,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="show the failed list instead; exit with 1 if it is not empty",
     )
+    parser.add_argument("--unparsed", action="store_true", help="show what no callback got")
     parser.add_argument("--retry", action="store_true", help="have the failed list fetched again")
     parser.add_argument("--drop", action="store_true", help="accept the failed list as done")
     parser.add_argument(
-        "--reason", default="", metavar="WHY", help="only what failed for this reason, such as 503"
+        "--reason", default="", metavar="WHY", help="only for this reason, such as 503"
     )
 
 
@@ -45,20 +45,21 @@ def run(args: Namespace, project: Project) -> int:
     if args.peek < 0:
         raise SettingError(f"--peek = {args.peek}: must be 0 or more")
     if args.retry or args.drop:
-        count = target.settle(args.reason, put_back=args.retry)
+        count = target.settle(_chooser(args), put_back=args.retry)
         name, said = ("retried", "put back") if args.retry else ("dropped", "marked as done")
         show(args, {name: count}, [f"{counted(count, 'request')} {said}"])
         return 0
     facts = target.info()
     if "account" not in facts:
         raise no_requests(target.name)
-    if args.failed:
-        failed = (each for each in target.failed() if matches(each[0].kind, args.reason))
+    if args.failed or args.unparsed:
+        failed = (each for each in target.failed() if _is_shown(args, each[0]))
         shown = [*islice(failed, args.peek)]
         count = len(shown) + sum(1 for _ in failed)
-        facts = {"count": count, "failed": [_facts(*each) for each in shown]}
+        name = "failed" if args.failed else "unparsed"
+        facts = {"count": count, name: [_facts(*each) for each in shown]}
         show(args, facts, _failed_lines(args, shown, count))
-        return 1 if count else 0
+        return 1 if count and args.failed else 0
     first = target.upcoming(args.peek)
     waiting, in_flight = facts["account"]["waiting"], facts["account"]["in_flight"]
     summary = {name: facts[name] for name in ("later", "next_due")}
@@ -74,28 +75,47 @@ def run(args: Namespace, project: Project) -> int:
     return 0
 
 
+def _is_shown(args: Namespace, failed: Failed) -> bool:
+    """Return whether a request is on the list that is shown."""
+    return failed.unparsed is not args.failed and matches(failed.kind, args.reason)
+
+
+def _chooser(args: Namespace) -> Callable[[Failed], bool]:
+    """Return what says which requests are retried or dropped.
+
+    Without a reason that is what has failed, also what is given up for it; with ``--unparsed`` all
+    that no callback got.
+    """
+    if args.reason or args.unparsed:
+        return lambda each: (each.unparsed or not args.unparsed) and matches(each.kind, args.reason)
+    return lambda each: not each.unparsed or bool(each.tries)
+
+
 def _facts(failed: Failed, request: Decoded) -> dict[str, Any]:
     known = {"reason": failed.kind, **failed._asdict(), **request._asdict()}
-    return {name: known[name] for name in known if name not in ("kind", "body", "not_before")}
+    unshown = "kind", "body", "not_before", "way"
+    return {name: known[name] for name in known if name not in unshown}
 
 
 def _failed_lines(
     args: Namespace, shown: list[tuple[Failed, Decoded]], count: int
 ) -> Iterator[str]:
     why = ("--reason", args.reason) if args.reason else ()
+    which = "--failed" if args.failed else "--unparsed"
     if not count:
-        yield "No request is on the failed list."
+        yield "No request is on the failed list." if args.failed else "No request is unparsed."
         return
     if shown:
         yield from _failed_table(shown)
         yield ""
     if count > len(shown):
-        line = line_for(args, "queue", "--failed", *why, "--peek", str(count))
+        line = line_for(args, "queue", which, *why, "--peek", str(count))
         yield f"{len(shown):,} of {count:,} shown. All: {line}"
-    yield (
-        f"The next run fetches them again, except those given up after failing in {MOST_RUNS}"
-        f" runs. To fetch all of them: {line_for(args, 'queue', '--retry', *why)}"
-    )
+    if args.failed:
+        yield "The next run fetches them again, until they have failed in three."
+    else:
+        line = line_for(args, "queue", "--retry", *(why or (which,)))
+        yield f"They are not fetched again by themselves. To fetch them: {line}"
 
 
 def _failed_table(shown: list[tuple[Failed, Decoded]]) -> Iterator[str]:

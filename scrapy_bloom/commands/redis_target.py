@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
-from scrapy_bloom.commands.requests import Decoded, decoded, matches
+from scrapy_bloom.commands.requests import Decoded, decoded
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.errors import StateError
@@ -116,14 +116,14 @@ class RedisTarget:
             "workers_alive": len(state.alive),
         }
         if state.plan.order:
-            account = reader.account(state.counts)._asdict()
+            account = reader.account(state.counts).facts()
             facts |= {"account": account, **reader.schedule(_HOSTS)}
             if not state.alive:
                 facts |= {"last_run": "no worker is left", "written": state.heard}
         return facts
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
-        """Yield the failed list."""
+        """Yield what has failed, or is unparsed."""
         with self._connected() as link:
             for _, failed, _ in Reader(link, self.key).failed():
                 yield failed, decoded(failed.body, read=read)
@@ -150,10 +150,10 @@ class RedisTarget:
 
     # Changing
 
-    def settle(self, reason: str, *, put_back: bool) -> int:
+    def settle(self, chosen: Callable[[Failed], bool], *, put_back: bool) -> int:
         """Take requests off the failed list, in batches; return how many.
 
-        :param reason: for which they have failed; empty for any.
+        :param chosen: says which.
         :param put_back: whether they go back into the queue; else they count as done.
         :raises StateError: if workers use it.
         """
@@ -168,14 +168,15 @@ class RedisTarget:
             packing = Packing(self._project.settings[REDIS_CLASSES])
             shared = Worker(link, self.key, state.plan)
             try:
-                requests = (
-                    (row.key, retried(row, packing) if put_back else None)
-                    for row in reader.failed()
-                    if matches(row.failed.kind, reason)
-                )
-                for batch in in_calls(requests, lambda each: len(each[1].body) if each[1] else 0):
-                    shared.call(Call(restored=dict(batch)))
-                return state.counts.failed - shared.counts.failed
+                rows = (row for row in reader.failed() if chosen(row.failed))
+                for batch in in_calls(rows, lambda row: len(row.request.body)):
+                    call = Call()
+                    for row in batch:
+                        call.restored[row.key] = retried(row, packing) if put_back else None
+                        call.ways += row.failed.way if put_back else ()
+                    shared.call(call)
+                before, after = state.counts, shared.counts
+                return before.failed + before.unparsed - after.failed - after.unparsed
             finally:
                 shared.leave()
 

@@ -107,7 +107,7 @@ class Rates:
         there at one look and had ended at the next.
         """
         account, workers = facts["account"], facts.get("workers", ())
-        done, taken = account["done"] + account["redirected"], facts.pop("taken", {})
+        done, taken = account["done"] + account["unparsed"], facts.pop("taken", {})
         if self._looks and done < self._looks[-1].done:  # it has started over
             self._looks.clear()
         before = self._looks[-1].taken if self._looks else {}

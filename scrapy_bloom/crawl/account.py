@@ -1,10 +1,10 @@
-"""What has become of the pages of a crawl: each is done, failed, waiting or in flight."""
+"""What has become of the pages of a crawl: each is done, unparsed, failed, waiting or in flight."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.values import counted
 
@@ -15,47 +15,63 @@ class Account(NamedTuple):
     """What has become of the pages of a crawl, in all runs and workers.
 
     Attributes:
-        done: how many are done.
-        redirected: how many were redirected to pages that were seen before.
-        failed: how many are on the failed list.
+        done: how many are done: a callback had them.
         waiting: how many requests wait, or were taken by other workers.
         in_flight: how many this worker has taken.
-        reasons: how many have failed for each reason.
-        statuses: how many of those that are done were not parsed: by the status of a response that
-            no callback got, or by why they failed, if such pages are not to be fetched again.
+        failures: how many have failed for each reason.
+        decisions: how many are unparsed for each reason.
+        not_kept: how many are unparsed and were not kept, because there were very many.
         seen: how many links were dropped, because they led to pages that were seen before.
     """
 
     done: int
-    redirected: int
-    failed: int
     waiting: int
     in_flight: int
-    reasons: Mapping[str, int]
-    statuses: Mapping[str, int]
+    failures: Mapping[str, int]
+    decisions: Mapping[str, int]
+    not_kept: int = 0
     seen: int = 0
 
     def with_failed(self, reasons: Mapping[str, int]) -> Account:
         """Return it with so many more that have failed for each reason."""
-        failed = self.failed + sum(reasons.values())
-        return self._replace(failed=failed, reasons=Counter(self.reasons) + Counter(reasons))
+        return self._replace(failures=Counter(self.failures) + Counter(reasons))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Account:
+        """Return what :meth:`facts` has returned."""
+        return cls(**{name: facts[name] for name in cls._fields})
+
+    @property
+    def failed(self) -> int:
+        """How many have failed."""
+        return sum(self.failures.values())
+
+    @property
+    def unparsed(self) -> int:
+        """How many are unparsed and kept."""
+        return sum(self.decisions.values())
 
     @property
     def pages(self) -> int:
         """How many pages there are."""
-        return self.done + self.redirected + self.failed + self.waiting + self.in_flight
+        kept = self.done + self.unparsed + self.failed + self.waiting + self.in_flight
+        return kept + self.not_kept
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        sums = {"unparsed": self.unparsed, "failed": self.failed, "pages": self.pages}
+        return self._asdict() | sums
 
     def __str__(self) -> str:
         """Return it as a list of phrases."""
-        unparsed = f" ({listed(self.statuses)} not parsed)" if self.statuses else ""
-        reasons = f" ({listed(self.reasons)})" if self.reasons else ""
         return ", ".join(
             phrase
             for count, phrase in (
                 (1, counted(self.pages, "page")),
-                (1, f"{self.done:,} done{unparsed}"),
-                (self.redirected, f"{self.redirected:,} redirected to pages seen before"),
-                (self.failed, f"{self.failed:,} failed{reasons}"),
+                (1, f"{self.done:,} done"),
+                (self.unparsed, f"{self.unparsed:,} unparsed ({listed(self.decisions)})"),
+                (self.not_kept, f"{self.not_kept:,} not kept"),
+                (self.failed, f"{self.failed:,} failed ({listed(self.failures)})"),
                 (1, f"{self.waiting:,} waiting"),
                 (self.in_flight, f"{self.in_flight:,} in flight"),
             )

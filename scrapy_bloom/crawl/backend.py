@@ -63,7 +63,7 @@ class Crawl:
         """
         if START in request.meta or not self.engine.is_from_start(request):
             return b""
-        return self.identifier.start_id(request, self.spider)
+        return self.identifier.start_id(request)
 
 
 class Backend(ABC):
@@ -146,11 +146,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def release(self, taken: Any, ended: Ended, status: str = "", start: bytes = b"") -> None:
+    def release(self, taken: Any, ended: Ended, start: bytes = b"") -> None:
         """Let go of a request that is done.
 
         :param taken: None for a request that was only in memory: it counts all the same.
-        :param status: why it was not parsed, to be counted: see :class:`~.account.Account`.
         :param start: identifies the start request that it stands for, if one that is not filtered:
             it comes with each run, and counts as it ended last.
         """
@@ -159,9 +158,11 @@ class Backend(ABC):
     def fail(self, taken: Any, reason: Reason, way: Collection[bytes], start: bytes = b"") -> None:
         """Move a request to the failed list, from which the next run fetches it again.
 
-        While workers come and go without a new run, that is an hour later.
+        While workers come and go without a new run, that is an hour later. One that is unparsed
+        stays there until somebody puts it back; of very many some are only counted.
 
-        :param way: marks of where redirects led: they are forgotten with it.
+        :param taken: None for an unparsed one that was only in memory: it is only counted.
+        :param way: marks of where redirects led: they are forgotten when it comes again.
         :param start: as above.
         """
 

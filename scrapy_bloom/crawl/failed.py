@@ -1,10 +1,10 @@
-"""A request on the failed list: why it has failed, and how often."""
+"""A page that no callback got: why it has failed or is unparsed, and in how many runs."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.history import ORIGINAL, TRIES
@@ -15,7 +15,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Failed(NamedTuple):
-    """A request on the failed list.
+    """A request that has failed, or is unparsed.
 
     Attributes:
         kind: of the reason, see :class:`~scrapy_bloom.crawl.outcomes.Reason`.
@@ -23,6 +23,10 @@ class Failed(NamedTuple):
         date: when it failed, in seconds since 1970.
         tries: in how many runs it has failed, as far as they count.
         worker: which worker says so; empty in a job directory.
+        unparsed: whether it is fetched again only if somebody says so: no callback got it, which is
+            no failure, or it has failed in :data:`~.outcomes.MOST_RUNS` runs.
+        way: marks of where its redirects led, to be forgotten if it is put back by hand. What has
+            failed has none: they were forgotten when it failed.
         body: the request that the spider yielded, to be fetched again.
     """
 
@@ -31,6 +35,8 @@ class Failed(NamedTuple):
     date: float
     tries: int
     worker: str
+    unparsed: bool
+    way: tuple[bytes, ...]
     body: bytes
 
     @classmethod
@@ -40,11 +46,14 @@ class Failed(NamedTuple):
         reason: Reason,
         now: float,
         worker: str = "",
+        way: Collection[bytes] = (),
         *,
         read: Callable[[bytes], dict[str, Any]] = read_fields,
         write: Callable[[dict[str, Any]], bytes] = write_fields,
     ) -> Failed:
-        """Return what to list of a request that has failed.
+        """Return what to list of a request that no callback got.
+
+        One that has failed in an earlier run fails again, whatever it was this time.
 
         A failure counts when it happens, and at most once an hour: a crawl that is started again
         and again in an outage would give up all its pages within a minute.
@@ -58,18 +67,16 @@ class Failed(NamedTuple):
             body = read(stored)["meta"].get(ORIGINAL) or stored
             fields = read(body)
             tries, last = fields["meta"].get(TRIES, (0, 0.0))
-            if not 0 <= now - last < APART:
-                tries, last = tries + 1, now
-            fields["meta"] = {**fields["meta"], TRIES: [tries, last]}
-            body = write(fields)
+            if tries or not reason.unparsed:
+                if not 0 <= now - last < APART:
+                    tries, last = tries + 1, now
+                fields["meta"] = {**fields["meta"], TRIES: [tries, last]}
+                body = write(fields)
         except Exception:  # of the project's: it is listed all the same, and never given up
             body, tries = stored, 0
-        return cls(reason.kind, reason.message, now, tries, worker, body)
-
-    @property
-    def given_up(self) -> bool:
-        """Whether it stays on the list until it is put back by hand."""
-        return self.tries >= MOST_RUNS
+        unparsed = tries >= MOST_RUNS if tries else reason.unparsed
+        way = (*way,) if unparsed else ()
+        return cls(reason.kind, reason.message, now, tries, worker, unparsed, way, body)
 
     def retried(
         self,
@@ -80,11 +87,11 @@ class Failed(NamedTuple):
         """Return it as if it had never failed, to be put back by hand. See :meth:`of`."""
         fields = read(self.body)
         fields["meta"].pop(TRIES, None)
-        return self._replace(tries=0, body=write(fields))
+        return self._replace(tries=0, unparsed=False, way=(), body=write(fields))
 
     def pack(self) -> bytes:
         """Return it as bytes: a length, so many bytes of JSON with all but the body, the body."""
-        head = json.dumps(self[:-1]).encode()
+        head = json.dumps((*self[:-2], [mark.hex() for mark in self.way])).encode()
         return _LENGTH.pack(len(head)) + head + self.body
 
     @classmethod
@@ -95,7 +102,10 @@ class Failed(NamedTuple):
         """
         try:
             end = _LENGTH.size + _LENGTH.unpack_from(packed)[0]
-            kind, message, date, tries, worker = json.loads(packed[_LENGTH.size : end])
-            return cls(kind, message, date, tries, worker, packed[end:])
+            kind, message, date, tries, worker, unparsed, way = json.loads(
+                packed[_LENGTH.size : end]
+            )
+            marks = (*map(bytes.fromhex, way),)
+            return cls(kind, message, date, tries, worker, unparsed, marks, packed[end:])
         except (struct.error, TypeError) as error:
             raise ValueError("not a request on the failed list") from error

@@ -51,13 +51,6 @@ can never be stored, and ``start()`` has to wait: each page would lead to more o
 _TIMES: Final = 3  # an error that nobody expects ends the crawl when it comes so often in a minute
 _PAUSE: Final = 0.05  # seconds after which a paused start() looks again whether it may go on
 
-_COUNTS_AS: Final = {
-    **dict.fromkeys(State, Ended.DONE),
-    State.REPLACED: Ended.REPLACED,
-    State.REDIRECTED: Ended.REDIRECTED,
-}
-"""As what a page counts that is let go of; failed ones only if they are not to be fetched again."""
-
 
 class Frontier:
     """The requests and marks of a crawl.
@@ -328,18 +321,20 @@ class Frontier:
 
     def _release(self, page: Page) -> None:
         reason, taken = page.reason, page.taken
-        if reason is None or not self._retries:
-            status = reason.kind if reason is not None else str(page.status or "")
-            self._backend.release(taken, _COUNTS_AS[page.state], status, page.start)
-        elif taken is not None:
+        if reason is not None and not self._retries:
+            reason = reason._replace(unparsed=True)
+        if reason is None:
+            ended = Ended.REPLACED if page.state is State.REPLACED else Ended.DONE
+            self._backend.release(taken, ended, page.start)
+        elif taken is not None or reason.unparsed:
             self._backend.fail(taken, reason, page.way, page.start)
         elif not page.parents:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
         if taken is None:
-            self._memory.end(page, failed=reason is not None and self._retries)
+            self._memory.end(page, failed=reason is not None and not reason.unparsed)
         self._waits.tell(page)
-        if reason is not None:
-            self._report.failed(reason.kind)
+        if page.reason is not None:
+            self._report.ended(page.reason)
 
     # Exchanges
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
-from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +12,12 @@ from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
 
 if TYPE_CHECKING:
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
-_SHORT: Final = 8  # bytes: half an id of a start request
+_SHORT: Final = 8
+START_BYTES: Final = 2 * _SHORT
+"""Length of what identifies a start request: half of it stands for its page."""
 
 MarkChain = tuple[bytes, ...]
 """The mark of a page, and those of the pages that redirected to it."""
@@ -72,21 +72,21 @@ class Identifier:
         mark, _ = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)
 
-    def start_id(self, request: Request, spider: Spider) -> bytes:
-        """Return 16 bytes that identify a start request; none if its page cannot be identified.
+    def start_id(self, request: Request) -> bytes:
+        """Return what identifies a start request; nothing if its page cannot be identified.
 
         ``start()`` runs in each run and worker, and Scrapy does not filter what it yields by
-        default. The same request is one page, wherever it is stored. It is the same if all in it
-        is: its callback, its meta. Those of a page that cannot be pickled are the same.
+        default. A page and its callback are one, wherever they are stored, whatever else is in the
+        request: its meta may differ in each process.
+
+        :returns: :data:`START_BYTES` bytes, or none.
         """
         try:
             mark, _ = self.identify(request)
         except Exception:  # the project's fingerprinter
             return b""
-        contents = b""
-        with suppress(Exception):  # its parts may raise anything
-            contents = pickle.dumps(request.to_dict(spider=spider), protocol=4)
-        return start_page(mark) + _short(contents)
+        name = getattr(request.callback, "__name__", "")
+        return start_page(mark) + _short(str(name).encode(errors="replace"))
 
 
 def start_page(mark: bytes) -> bytes:

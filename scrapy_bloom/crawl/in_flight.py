@@ -12,14 +12,26 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
-from scrapy_bloom.crawl.outcomes import MOST_MESSAGE, Reason, place_of, reason_of
+from scrapy_bloom.crawl.outcomes import (
+    MOST_MESSAGE,
+    REDIRECTED,
+    Reason,
+    is_of_project,
+    place_of,
+    reason_of,
+)
 from scrapy_bloom.crawl.page import Event, Page, State
 from scrapy_bloom.crawl.waits import Waits, waiting_for
+from scrapy_bloom.crawl.walls import Walls
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from scrapy import Request
 
     from scrapy_bloom.crawl.identity import Identifier
@@ -55,6 +67,7 @@ class InFlight:
         self._engine, self._report, self._identifier = engine, report, identifier
         self._statuses, self._retries = statuses, retries
         self._pages: dict[Request, Page] = {}
+        self._walls = Walls(report)
         self.waits = Waits(identifier, shared=shared)
         engine.watch(self)
 
@@ -117,6 +130,20 @@ class InFlight:
         request = self._engine.request_of(response)
         return None if request is None else self._pages.get(request)
 
+    def running(self, stack: Iterable[FrameType]) -> tuple[Page, str] | None:
+        """Return the page whose callback or errback is running, and the name of that function.
+
+        :param stack: what the event loop is doing, the innermost function first.
+        :returns: None if no function of the project's has a response or failure to a page here.
+        """
+        for frame in filter(is_of_project, stack):
+            for value in [*frame.f_locals.values()]:
+                if isinstance(value, (Response, Failure)):
+                    page = self.page_of_response(value)
+                    if page is not None:
+                        return page, frame.f_code.co_name
+        return None
+
     def keep_stored(self, request: Request) -> None:
         """Record that a request could not be enqueued: the pages that led to it are never done."""
         for page in self.led_to(request):
@@ -172,16 +199,16 @@ class InFlight:
         :param to: the mark of the page that it leads to; None if that cannot be told.
         :param circle: whether what it leads to was dropped for this page.
         """
-        origin.note(Event.SEEN)
+        to_url = request.url[:MOST_MESSAGE]
+        origin.note(Event.SEEN, Reason(REDIRECTED, to_url, unparsed=True, to=to))
+        self._walls.note(request.meta.get("redirect_urls", [request.url])[0], origin.reason)
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             message = f"redirected to {request.url}"[:MOST_MESSAGE]
             origin.note(Event.FAILED, Reason(str(status), message))
         if to is not None and (circle or to == origin.mark):
-            message = request.url[:MOST_MESSAGE]
-            origin.note(Event.FAILED, Reason("too many redirects", message))
+            origin.note(Event.FAILED, Reason("too many redirects", to_url))
             origin.way += (to,)
-        self._report.redirected(request)
 
     # What the engine tells
 
@@ -200,26 +227,31 @@ class InFlight:
             request.meta.pop(key, None)
         page = self._pages.get(request)
         if page is not None:
-            page.status = 0 if isinstance(result, Failure) else result.status
             reason = reason_of(result, request, self._statuses)
-            self._note(page, Event.REFUSED if reason else Event.ANSWERED, reason)
+            self._note(page, Event.ANSWERED if reason.unparsed else Event.REFUSED, reason)
 
     def reached(self, request: Request) -> None:
         """Note that a response reaches its callback, which deals with its status."""
         if request in self._pages:
             self._pages[request].note(Event.REACHED)
+            self._walls.note(request.url, None)
 
     def unreached(self, error: Failure, request: Request) -> None:
         """Note that the response of a request does not reach its callback, due to an error."""
         page = self._pages.get(request)
         if page is None or page.state is not State.ANSWERED:  # no response, or it counts already
             return
-        if not isinstance(error.value, IgnoreRequest):
+        if isinstance(error.value, HttpError):  # its status says why
+            self._walls.note(request.url, page.reason)
+        elif isinstance(error.value, IgnoreRequest):
+            page.note(Event.ANSWERED, reason_of(error, request, self._statuses))
+        else:
             self._note(page, Event.LOST, Reason.of(error.value, place_of(error)))
 
-    def _note(self, page: Page, event: Event, reason: Reason | None) -> None:
+    def _note(self, page: Page, event: Event, reason: Reason) -> None:
         """Note what the spider may yet deal with if it is a failure, unless it is closing."""
-        page.note(Event.KEPT if reason and self._engine.closing else event, reason)
+        is_kept = self._engine.closing and not reason.unparsed
+        page.note(Event.KEPT if is_kept else event, reason)
 
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""

@@ -1,14 +1,17 @@
-"""How a page has ended, and why it has failed.
+"""How a page has ended: it is done once a callback has it. Else it has a reason, of two kinds.
 
-Failed is what the site or the project's code failed at, in doubt yes. A 404, ``IgnoreRequest`` and
-``DropItem`` are decisions, and no failures. While the spider closes, a download or a callback that
-fails leaves its page stored, to be fetched by the next run; a pipeline's error still fails it.
+Failed is what the site or the project's code failed at, in doubt yes: the next run fetches it.
+Unparsed is what no callback got by somebody's decision: a 404, ``IgnoreRequest``, a redirect to a
+page that was seen. It comes again only if somebody says so. While the spider closes, a download or
+a callback that fails leaves its page stored, to be fetched by the next run; a pipeline's error
+still fails it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.exceptions import IgnoreRequest
@@ -17,18 +20,32 @@ from twisted.python.failure import Failure
 from scrapy_bloom.values import encodable
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from scrapy import Request
 
 MOST_MESSAGE: Final = 200
 """Characters of a failure's message that are stored."""
 
 MOST_RUNS: Final = 3
-"""A page that has failed in so many runs is not fetched again by itself."""
+"""A page that has failed in so many runs is unparsed: it is not fetched again by itself."""
 
 APART: Final = 3600.0
 """Seconds between failures that count: a crawl that is started again and again in an outage would
 give up all its pages within a minute."""
 
+
+MOST_UNPARSED: Final = 100_000
+"""Requests that are kept although nothing fetches them by itself."""
+
+MOST_REDIRECTED: Final = 10_000
+"""Of these, redirects to pages that were seen: on healthy sites they are many."""
+
+REDIRECTED: Final = "redirected to seen pages"
+"""The kind of reason of a page whose redirect leads to a page that was seen."""
+
+WALLS: Final = frozenset({"401", "403", "407"})
+"""Kinds of reasons that keep a crawl out: what met these is kept before other unparsed pages."""
 
 _NOT_OF_PROJECTS: Final = {"asyncio", "scrapy", "scrapy_bloom", "twisted"}
 
@@ -37,22 +54,25 @@ class Ended(Enum):
     """How a request that has not failed ended: what it counts as."""
 
     DONE = "done"
-    REDIRECTED = "redirected"
-    """It was redirected to a page that was seen."""
     REPLACED = "replaced"
     """Another request stands for its page, which counts when that one ends."""
 
 
 class Reason(NamedTuple):
-    """Why a page has failed.
+    """Why a page has failed, or is unparsed.
 
     Attributes:
         kind: a status; or the name of an exception, perhaps with where it was raised.
         message: the first characters of what the exception says.
+        unparsed: whether that is no failure.
+        to: the mark of the seen page that it was redirected to, if that is known: it is forgotten
+            if somebody has the page fetched again.
     """
 
     kind: str
     message: str = ""
+    unparsed: bool = False
+    to: bytes | None = None
 
     @classmethod
     def of(cls, error: BaseException | None, place: str = "") -> Reason:
@@ -65,28 +85,42 @@ class Reason(NamedTuple):
         return cls(f"{name} in {place}" if place else name, encodable(message[:MOST_MESSAGE]))
 
 
-def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason | None:
-    """Return why a download has failed; None if it has not.
+def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason:
+    """Return why a page has failed or is unparsed unless a callback gets its response.
 
     :param answer: the response, or the error.
     :param statuses: those that are failures.
     """
     if not isinstance(answer, Failure):
         status = getattr(answer, "status", None)
-        return Reason(str(status)) if status in statuses else None
+        return _of_status(status, unparsed=status not in statuses)
     error = answer.value
-    if isinstance(error, IgnoreRequest):  # nobody has chosen to ignore an endless redirect
-        endless = request.meta.get("redirect_ttl") == 0
-        return Reason("too many redirects", request.url[:MOST_MESSAGE]) if endless else None
-    return Reason.of(error)
+    if not isinstance(error, IgnoreRequest):
+        return Reason.of(error)
+    if request.meta.get("redirect_ttl") == 0:  # nobody has chosen to ignore an endless redirect
+        return Reason("too many redirects", request.url[:MOST_MESSAGE])
+    if str(error) == "Forbidden by robots.txt":  # as Scrapy says it
+        return Reason("robots.txt", unparsed=True)
+    return Reason.of(error)._replace(unparsed=True)
+
+
+@lru_cache
+def _of_status(status: Any, *, unparsed: bool) -> Reason:
+    return Reason(str(status), unparsed=unparsed)
+
+
+def is_of_project(frame: FrameType) -> bool:
+    """Return whether a function that runs is the project's, as far as its module tells."""
+    module: str = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] not in _NOT_OF_PROJECTS
 
 
 def place_of(error: Failure) -> str:
     """Return the name of the project's function that raised an error, or called what did."""
     name, trace = "?", getattr(error.value, "__traceback__", None)
     while trace is not None:
-        name, module = trace.tb_frame.f_code.co_name, trace.tb_frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] not in _NOT_OF_PROJECTS:
+        name = trace.tb_frame.f_code.co_name
+        if is_of_project(trace.tb_frame):
             break
         trace = trace.tb_next
     return name

@@ -18,7 +18,7 @@ class State(IntEnum):
     SENT = 0
     """Nothing is known of it. Done: the engine did not take it."""
     ANSWERED = 1
-    """No callback has its response, which is no failure: a 404, or it was ignored. Done."""
+    """No callback has its response, which is no failure: a 404, or it was ignored. Unparsed."""
     BAD = 2
     """Its download has failed, and its errback may yet deal with that. Failed."""
     REACHED = 3
@@ -28,7 +28,7 @@ class State(IntEnum):
     REPLACED = 5
     """Another request stands for it: a retry, or where it was redirected. Counts as nothing."""
     REDIRECTED = 6
-    """It was redirected to a page that was seen. Done."""
+    """It was redirected to a page that was seen. Unparsed."""
     KEPT = 7
     """It stays stored, as if it had never been sent: it never ends, nor does what waits for it."""
 
@@ -59,8 +59,8 @@ class Event(IntEnum):
 _TABLE: Final = """
             ANSWERED   REFUSED    REACHED    LOST       YIELDED    FAILED  REPLACED  SEEN       KEPT
 SENT        ANSWERED   BAD        REACHED    SENT       SENT       FAILED  REPLACED  REDIRECTED KEPT
-ANSWERED    ANSWERED   BAD        REACHED    BAD        ANSWERED   FAILED  REPLACED  REDIRECTED KEPT
-BAD         BAD        BAD        REACHED    BAD        ANSWERED   FAILED  BAD       BAD        KEPT
+ANSWERED    ANSWERED   BAD        REACHED    BAD        REACHED    FAILED  REPLACED  REDIRECTED KEPT
+BAD         BAD        BAD        REACHED    BAD        REACHED    FAILED  BAD       BAD        KEPT
 REACHED     REACHED    REACHED    REACHED    REACHED    REACHED    FAILED  REPLACED  REDIRECTED KEPT
 FAILED      FAILED     FAILED     FAILED     FAILED     FAILED     FAILED  FAILED    FAILED     KEPT
 REPLACED    REPLACED   REPLACED   REPLACED   REPLACED   REPLACED   FAILED  REPLACED  REPLACED   KEPT
@@ -75,7 +75,8 @@ BECOMES: Final = tuple(tuple(State[name] for name in row[1:]) for row in _ROWS[1
 """What a page becomes, by what it is and what happens."""
 
 # A global is faster to look up than an enum member.
-BAD, _FAILED, _REACHED, _KEPT = State.BAD, State.FAILED, State.REACHED, State.KEPT
+BAD, _FAILED, _KEPT = State.BAD, State.FAILED, State.KEPT
+_ANSWERED, _REDIRECTED = State.ANSWERED, State.REDIRECTED
 
 
 class Page:
@@ -89,20 +90,16 @@ class Page:
         taken: what the backend has handed out; None if it is only in memory, or expected.
         mark: its own, if that is withheld from the next run, as it is only in memory; or of the
             page that it stands for by now, if it is a retry or a redirect.
-        way: the marks of where redirects led: if it fails they are forgotten.
+        way: the marks of where redirects led: they are forgotten when it is to come again.
         parents: the pages that cannot end before it has, and fail with it.
         roots: of one in memory, the stored pages that led to it, perhaps through others.
         awaits: how many must end first: the engine's work on it, and all else that it waits for.
         start: identifies the start request that it is, or was made of, if that is not filtered.
         state: what it is.
-        reason: why it has failed, the first one; None if it has not.
-        status: of its response, 0 if a callback got that.
+        reason: why it has failed, the first one, or is unparsed; None if it is neither.
     """
 
-    __slots__ = (
-        *("awaits", "mark", "parents", "reason", "roots", "start", "state", "status"),
-        *("taken", "way"),
-    )
+    __slots__ = "awaits", "mark", "parents", "reason", "roots", "start", "state", "taken", "way"
 
     def __init__(
         self, taken: Any = None, mark: bytes | None = None, parents: Iterable[Page] = ()
@@ -110,7 +107,7 @@ class Page:
         self.taken, self.mark, self.parents = taken, mark, [*parents]
         self.awaits, self.state = 1, State.SENT
         self.reason: Reason | None = None
-        self.status, self.start = 0, b""
+        self.start = b""
         self.way: tuple[bytes, ...] = ()
         self.roots = frozenset[Page]()
         for parent in self.parents:
@@ -119,18 +116,22 @@ class Page:
     def note(self, event: Event, reason: Reason | None = None) -> None:
         """Note that something has happened to it.
 
-        :param reason: why it fails by that, if it does.
+        :param reason: why it fails or is unparsed by that, if so.
         """
         state = BECOMES[self.state][event]
-        if state is self.state:
+        if state is self.state and state is not _ANSWERED:
             return
-        self.state = state
-        if state is BAD or state is _FAILED:
-            self.reason = self.reason or reason
-        elif state is not _KEPT:
+        is_new_failure = (state is BAD or state is _FAILED) and not self.has_failed
+        if is_new_failure or state is _ANSWERED or state is _REDIRECTED:
+            self.reason = reason
+        elif state is State.REACHED or state is State.REPLACED:
             self.reason = None
-            if state is _REACHED:
-                self.status = 0
+        self.state = state
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it fails if nothing more happens to it."""
+        return self.state is BAD or self.state is _FAILED
 
     @property
     def has_ended(self) -> bool:
@@ -153,7 +154,7 @@ class Page:
             if page.has_ended:
                 ended.append(page)
                 stack += page.parents
-                if with_parents and page.reason is not None:
+                if with_parents and page.has_failed:
                     for parent in page.parents:  # only these can yield it again
                         parent.note(Event.FAILED, page.reason)
         return ended

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import RETRY_FAILED, Settings, failing_statuses
+from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted, visible, write_size, write_span
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.account import Account
+    from scrapy_bloom.crawl.outcomes import Reason
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.stats import Stat
 
@@ -48,11 +49,6 @@ _STATS: Final = {
 }
 
 
-_MANY: Final = 10  # pages that are redirected to one target before it is named
-_MOST_TARGETS: Final = 10_000
-_MOST_WALLS: Final = 3  # targets that are named
-
-
 class Report:
     """Writes stats and log messages. Never raises: a failing stats collector must not cost a page.
 
@@ -78,10 +74,8 @@ class Report:
         self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._ends = False
-        self._walls = 0
         self.account: Account | None = None
         self.unlisted: Counter[str] = Counter()
-        self._redirected: Counter[str] = Counter()  # pages, by where they were redirected to
         self._said: set[str] = set()
 
     # Stats
@@ -95,35 +89,22 @@ class Report:
         if not self._due:
             self.flush()
 
-    def failed(self, kind: str) -> None:
-        """Count a page that has failed."""
-        self.inc(stats.FAILED.key.format(kind=kind))
+    def ended(self, reason: Reason) -> None:
+        """Count a page that no callback got."""
+        stat = stats.UNPARSED if reason.unparsed else stats.FAILED
+        self.inc(stat.key.format(kind=reason.kind))
 
-    def redirected(self, request: Request) -> None:
-        """Count a page that was redirected to one that was seen; warn if one takes many of them."""
-        self.add(stats.REDIRECTED)
-        url = request.url
-        if url in self._redirected or len(self._redirected) < _MOST_TARGETS:
-            self._redirected[url] += 1
-        if self._redirected[url] == _MANY and self._walls < _MOST_WALLS:
-            self._walls += 1
-            self.warn(
-                f"{_MANY} pages were redirected to {url}, which was fetched for another one:"
-                f" probably a login page, or one that blocks crawlers. They are not parsed, and"
-                f" count as redirected to pages seen before.{self._way_back(request)}"
-            )
+    def not_kept(self, kept: int) -> None:
+        """Log once that there are too many unparsed pages to keep all of them.
 
-    def _way_back(self, request: Request) -> str:
-        """Say how pages that are redirected like this one are fetched again."""
-        status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
-        if not isinstance(status, int):  # a meta refresh has none
-            return ""
-        statuses = failing_statuses(self._crawler)
-        if status in statuses and Settings.of(self._crawler)[RETRY_FAILED] is not False:
-            return f" The next run fetches them again, since {status} counts as failed here."
-        return (
-            f" To have the next run fetch such pages again, set BLOOM_RETRY_FAILED ="
-            f" {sorted({*statuses, status})} (it replaces the default list)."
+        :param kept: how many are kept.
+        """
+        self.once(
+            logging.WARNING,
+            "%s are unparsed or have failed: of further pages that no callback gets, those of"
+            " other reasons than 401, 403 and 407 are counted and not kept. To make room:"
+            " 'scrapy bloom queue --drop --reason 404'.",
+            counted(kept, "page"),
         )
 
     @property

@@ -158,7 +158,7 @@ def hold_up(page: Page, until: Page) -> None:
     One that has ended waits no more. If that other one has, it fails at once if that has failed.
     """
     if until.has_ended:
-        if until.reason is not None:
+        if until.has_failed:
             page.note(Event.FAILED, until.reason)
     elif page.awaits and until not in waiting_for(page):
         page.hold()

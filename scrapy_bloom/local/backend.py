@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,13 +20,14 @@ from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import Ended, Reason
+from scrapy_bloom.crawl.outcomes import APART, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.local.failed import Reasons
 from scrapy_bloom.local.feeds import FEEDS, FeedNotes, cut_feeds
 from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
@@ -57,8 +56,11 @@ commits slow, such as a large ``spider.state``, takes at most an eleventh of a c
 SEEN: Final = "seen"
 """Key of a note: how many links all runs have dropped, because they led to pages seen before."""
 
-STATUSES: Final = "statuses"
-"""Key of a note: how many responses no callback got, by status."""
+DONE: Final = "done"
+"""Key of a note: how many pages are done."""
+
+NOT_KEPT: Final = "not kept"
+"""Key of a note: how many unparsed pages were not kept."""
 
 _AT_ONCE: Final = 100  # most failed requests that are put back to find one that may be sent
 
@@ -85,8 +87,8 @@ class LocalBackend(Backend):
         self.feeds = FeedNotes(job.store, sync=self._sync)
         self.interval = INTERVAL
         self._failing = False
+        self._failed_turn, self._late = False, time.monotonic() + APART
         self._seen_before = job.store.meta.get(SEEN, 0)
-        self._statuses = Counter(json.loads(job.store.meta.get(STATUSES) or "{}"))
 
     @classmethod
     async def open(
@@ -146,12 +148,9 @@ class LocalBackend(Backend):
                 return False
             self._take_over(start, request)
         try:
-            row = self._queues.push(request, not_before)
+            self._queues.push(request, not_before)
         except Exception as error:
             raise Unstorable(error) from error
-        else:
-            if start:
-                self._store.starts[start] = Start(row)
         finally:
             if self.exchange_at == inf:
                 self._changed()
@@ -171,18 +170,13 @@ class LocalBackend(Backend):
         :returns: it, if it was on the failed list.
         """
         before = self._store.starts[id_]
-        if before.ended:
-            self._count(before.ended, -1)
+        if before.done:
+            self._count(DONE, -1)
         self._store.starts[id_] = start
         return self._store.failed.take(before.row)
 
-    def _count(self, ended: str, by: int) -> None:
-        name, _, status = ended.partition(" ")
-        meta = self._store.meta
-        meta[name] = meta.get(name, 0) + by
-        if status:
-            self._statuses[status] += by
-            meta[STATUSES] = json.dumps(+self._statuses)
+    def _count(self, name: str, by: int) -> None:
+        self._store.meta[name] = self._store.meta.get(name, 0) + by
 
     def __contains__(self, mark: bytes) -> bool:
         return mark in self._store.filter
@@ -201,7 +195,7 @@ class LocalBackend(Backend):
             return None
         try:
             before = self.unsaid
-            taken = self._queues.pop() or self._take_failed()
+            taken = self._take()
             if self.unsaid != before:  # some were postponed, or came back
                 self._changed()
         except sqlite3.Error as error:
@@ -219,43 +213,60 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(
-        self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
-    ) -> None:
+    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
         """Delete the row of a request with the next commit, and count its page."""
         if taken is not None:
             self._store.delete(taken.row)
         if ended is Ended.REPLACED:
             return
-        counted_as = f"{ended.value} {status}".rstrip()
         if start:
-            self._note_start(start, Start(ended=counted_as))
-        self._count(counted_as, 1)
+            self._note_start(start, Start(done=True))
+        self._count(DONE, 1)
 
     def fail(
-        self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
+        self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
         """Move the row of a request to the failed list with the next commit."""
+        if taken is None:
+            self._count(NOT_KEPT, 1)
+            return
         if start:
             self._note_start(start, Start(taken.row))
-        self._store.fail(taken.row, Failed.of(taken.body, reason, time.time()))
-        if way:
+        seen = () if reason.to is None else (reason.to,)
+        failed = Failed.of(taken.body, reason, time.time(), way=(*way, *seen))
+        if not self._store.fail(taken.row, failed):
+            self._count(NOT_KEPT, 1)
+            self._report.not_kept(len(self._store.failed))
+        if way and not failed.unparsed:
             self._store.filter.forget_many(way)
 
-    def _take_failed(self) -> tuple[Request, Taken] | None:
-        """Take a request that failed in an earlier run, if no other may be sent now.
+    def _take(self) -> tuple[Request, Taken] | None:
+        """Take a request: one that failed in an earlier run when those have their turn.
 
-        Each is put back only when its turn comes: put back earlier, it would be sent before what
-        waits if Scrapy's queue takes the newest first, or if its priority is higher.
+        That is once nothing else may be sent and nothing is in flight, a login say. A run that
+        never gets there puts one back with each request that it takes, an hour after it began.
         """
-        queues, taken = self._queues, None
-        if not self._engine.has_started:  # it may yield them itself
-            return None
+        failed, queues = self._store.failed, self._queues
+        if failed.left and time.monotonic() >= self._late:
+            return self._take_failed() or queues.pop()
+        if (taken := queues.pop()) is not None or not failed.left:
+            return taken
+        if not self._failed_turn and self._engine.has_started and not self._engine.busy:
+            self._failed_turn = not queues.ready
+        return self._take_failed() if self._failed_turn and not queues.ready else None
+
+    def _take_failed(self) -> tuple[Request, Taken] | None:
+        """Put requests back that failed in an earlier run until one may be sent, and take it.
+
+        Each is put back only when its turn comes: earlier, it would be sent before what waits if
+        Scrapy's queue takes the newest first, or if its priority is higher.
+        """
         for _ in range(_AT_ONCE):  # those of hosts that are left alone wait with the others
-            if taken or queues.ready or not self._put_back():
+            if not self._put_back():
                 break
-            taken = queues.pop()
-        return taken
+            if (taken := self._queues.pop()) is not None:
+                return taken
+        return None
 
     def _put_back(self) -> bool:
         """Put the next failed request of an earlier run back; return whether there was one."""
@@ -479,22 +490,19 @@ def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None
     )
 
 
-def account_of(
-    meta: Mapping[str, Any], failed: Mapping[str, int], stored: int, in_flight: int
-) -> Account:
+def account_of(meta: Mapping[str, Any], reasons: Reasons, stored: int, in_flight: int) -> Account:
     """Return what has become of the pages of a crawl.
 
     :param meta: its notes.
-    :param failed: how many have failed for each reason.
+    :param reasons: of those that have failed or are unparsed.
     :param stored: how many requests are not done, those in flight among them.
     """
     return Account(
-        done=meta.get(Ended.DONE.value, 0),
-        redirected=meta.get(Ended.REDIRECTED.value, 0),
-        failed=sum(failed.values()),
+        done=meta.get(DONE, 0),
         waiting=stored - in_flight,
         in_flight=in_flight,
-        reasons=failed,
-        statuses=json.loads(meta.get(STATUSES) or "{}"),
+        failures=reasons.failures,
+        decisions=reasons.decisions,
+        not_kept=meta.get(NOT_KEPT, 0),
         seen=meta.get(SEEN, 0),
     )

@@ -1,66 +1,103 @@
-"""The failed list of a job: requests that failed, each with its reason, in a table of its own.
+"""The failed list of a job: a table of requests that have failed, or are unparsed.
 
-A request moves there in the commit that would have deleted its row. The next run puts it back, in
-the commit that deletes it here.
+A request moves there in the commit that would have deleted its row. The next run puts those that
+have failed back, in the commit that deletes them here; the others stay until somebody says so.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_RUNS
+from scrapy_bloom.crawl.outcomes import MOST_REDIRECTED, MOST_UNPARSED, REDIRECTED, WALLS
 
-_COLUMNS: Final = "id, run, kind, message, date, tries, body, crc"
+_COLUMNS: Final = "id, run, kind, message, date, tries, unparsed, way, body, crc"
 _LAST: Final = 2**63 - 1  # the highest id
 
 
-def reasons_in(database: sqlite3.Connection) -> Counter[str]:
-    """Return how many requests have failed for each reason."""
-    kinds = database.execute("SELECT kind, count(*) FROM failed GROUP BY kind")
-    return Counter(dict(kinds))
+class Reasons(NamedTuple):
+    """How many requests there are for each reason.
+
+    Attributes:
+        failures: of those that have failed.
+        decisions: of those that are unparsed.
+    """
+
+    failures: Counter[str]
+    decisions: Counter[str]
+
+
+def reasons_in(database: sqlite3.Connection) -> Reasons:
+    """Return how many requests have failed, and how many are unparsed, for each reason."""
+    reasons = Reasons(Counter(), Counter())
+    asked = "SELECT unparsed, kind, count(*) FROM failed GROUP BY 1, 2"
+    for unparsed, kind, count in database.execute(asked):
+        reasons[bool(unparsed)][kind] = count
+    return reasons
 
 
 class FailedList:
-    """The failed list of a job. Changes are collected in memory; :meth:`write` writes them.
+    """That table. Changes are collected in memory; :meth:`write` writes them.
 
     :param database: the file.
 
     Attributes:
         run: the number of this run. What failed in it is left alone.
-        reasons: how many requests have failed for each reason.
+        reasons: how many requests there are for each reason.
         left: how many requests this run has yet to put back.
     """
 
     def __init__(self, database: sqlite3.Connection, run: int) -> None:
         self._database, self.run = database, run
         self.reasons = reasons_in(database)
-        due = "SELECT count(*) FROM failed WHERE run < ? AND tries < ?"
-        (self.left,) = database.execute(due, (run, MOST_RUNS)).fetchone()
+        due = "SELECT count(*) FROM failed WHERE run < ? AND NOT unparsed"
+        (self.left,) = database.execute(due, (run,)).fetchone()
         self._new: dict[int, Failed] = {}
         self._gone: set[int] = set()
         self._after = -1  # ids up to this one were put back, or cannot be read
 
     def __len__(self) -> int:
-        """Return how many requests are on it."""
-        return self.reasons.total()
+        """Return how many requests it has."""
+        return self.reasons.failures.total() + self.reasons.decisions.total()
 
     @property
     def changed(self) -> bool:
         """Whether there is anything to write."""
         return bool(self._new or self._gone)
 
-    def add(self, id_: int, failed: Failed) -> None:
-        """Add a request.
+    def add(self, id_: int, failed: Failed) -> bool:
+        """Add a request; return whether every page is kept.
+
+        Very many are not: then a further one goes, unless it met a wall and another one can give
+        way, which did not.
 
         :param id_: of its row among those that are not done.
+        :raises sqlite3.Error: if one that gives way cannot be read.
         """
+        decisions = self.reasons.decisions
+        is_full = failed.unparsed and (
+            decisions.total() >= MOST_UNPARSED
+            or (failed.kind == REDIRECTED and decisions[REDIRECTED] >= MOST_REDIRECTED)
+        )
+        if is_full and not (failed.kind in WALLS and self._give_way()):
+            return False
         self._new[id_] = failed
-        self.reasons[failed.kind] += 1
+        self._count(failed, 1)
+        return not is_full
+
+    def _give_way(self) -> bool:
+        """Remove an unparsed request that met no wall; return whether there was one."""
+        asked = f"SELECT {_COLUMNS} FROM failed WHERE unparsed AND kind IN (?, ?) ORDER BY id"
+        for row in self._database.execute(asked, ("404", REDIRECTED)):
+            if row[0] not in self._gone and (failed := _read(row)) is not None:
+                self.remove(row[0], failed)
+                return True
+        return False
 
     def pop_due(self) -> tuple[int, Failed | None] | None:
         """Return the next request of an earlier run to be put back; None if there is none.
@@ -70,11 +107,10 @@ class FailedList:
         :raises sqlite3.Error: if it cannot be read.
         """
         asked = (
-            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND tries < ? ORDER BY id"
+            f"SELECT {_COLUMNS} FROM failed WHERE id > ? AND run < ? AND NOT unparsed ORDER BY id"
             " LIMIT 1"
         )
-        bounds = self.run, MOST_RUNS
-        while row := self._database.execute(asked, (self._after, *bounds)).fetchone():
+        while row := self._database.execute(asked, (self._after, self.run)).fetchone():
             self._after = row[0]
             if row[0] not in self._gone:
                 self.left -= 1
@@ -85,25 +121,26 @@ class FailedList:
     def take(self, id_: int) -> Failed | None:
         """Remove and return a request; None if it is not there, or damaged."""
         if id_ in self._new:
-            self._uncount(new := self._new.pop(id_))
+            self._count(new := self._new.pop(id_), -1)
             return new
         asked = f"SELECT {_COLUMNS} FROM failed WHERE id = ?"
         row = self._database.execute(asked, (id_,)).fetchone()
         failed = None if row is None or id_ in self._gone else _read(row)
         if failed is not None:
-            self.left -= id_ > self._after and row[1] < self.run and failed.tries < MOST_RUNS
+            self.left -= id_ > self._after and row[1] < self.run and not failed.unparsed
             self.remove(id_, failed)
         return failed
 
     def remove(self, id_: int, failed: Failed) -> None:
         """Remove a request."""
         self._gone.add(id_)
-        self._uncount(failed)
+        self._count(failed, -1)
 
-    def _uncount(self, failed: Failed) -> None:
-        self.reasons[failed.kind] -= 1
-        if not self.reasons[failed.kind]:
-            del self.reasons[failed.kind]
+    def _count(self, failed: Failed, by: int) -> None:
+        reasons = self.reasons[failed.unparsed]
+        reasons[failed.kind] += by
+        if not reasons[failed.kind]:
+            del reasons[failed.kind]
 
     def stored(self) -> Iterator[tuple[int, Failed | None]]:
         """Yield all that is in the file, the oldest first; a damaged one is None."""
@@ -111,26 +148,32 @@ class FailedList:
         for row in self._database.execute(asked):
             yield row[0], _read(row)
 
-    def write(self) -> Callable[[], None]:
+    def write(self) -> tuple[Callable[[], None], int]:
         """Write all changes in the transaction that is open.
 
-        :returns: what to call once it is committed.
+        :returns: what to call once it is committed, and the tally's change.
         """
         gone = ((id_,) for id_ in self._gone)
         self._database.executemany("DELETE FROM failed WHERE id = ?", gone)
-        rows = ((id_, self.run, *each[:4], each.body) for id_, each in self._new.items())
-        file.put(self._database, "failed", rows)
+        file.put(self._database, "failed", map(self._row, self._new, self._new.values()))
+        change = sum(map(file.weight, self._new)) - sum(map(file.weight, self._gone))
 
         def keep() -> None:
             self._gone.clear()
             self._new.clear()
 
-        return keep
+        return keep, change
+
+    def _row(self, id_: int, failed: Failed) -> tuple[file.Value, ...]:
+        kind, message, date, tries, _, unparsed, way, body = failed
+        marks = json.dumps([mark.hex() for mark in way]) if way else ""
+        return id_, self.run, kind, message, date, tries, int(unparsed), marks, body
 
 
-def _read(row: tuple[object, ...]) -> Failed | None:
+def _read(row: tuple[Any, ...]) -> Failed | None:
     *values, checksum = row
-    if checksum != file.crc(*values):  # type: ignore[arg-type]
+    if checksum != file.crc(*values):
         return None
-    _, _, kind, message, date, tries, body = values
-    return Failed(kind, message, date, tries, "", body)  # type: ignore[arg-type]
+    kind, message, date, tries, unparsed, way, body = values[2:]
+    marks = (*map(bytes.fromhex, json.loads(way)),) if way else ()
+    return Failed(kind, message, date, tries, "", bool(unparsed), marks, body)

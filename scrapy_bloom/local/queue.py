@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.utils.misc import build_from_crawler
 
+from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.later import Holds, Waiting
 from scrapy_bloom.crawl.scrapy.downloads import (
     has_queues_by_slot,
@@ -37,6 +38,7 @@ from scrapy_bloom.local.later import (
     stored_requests,
     waiting_body,
 )
+from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import Store
 
 if TYPE_CHECKING:
@@ -165,19 +167,25 @@ class Queues:
         body = waiting_body(date, request.priority, body)
         row = self.store.push(self.store.queue(LATER, None), body)
         self._waiting.push(due, row)
+        return self._note_start(request, row)
+
+    def _note_start(self, request: Request, row: int) -> int:
+        """Note where a start request is now, or what a retry has made of one; return its row."""
+        if start := request.meta.get(START):
+            self.store.starts[start] = Start(row)
         return row
 
     def _push(self, request: Request) -> int:
         slot = self.slot_of(request) if self._resting else ""
-        if slot not in self._resting:
-            self._queue.push(request)
-            return self.taken.row
-        self._serve(slot)
+        is_resting = slot in self._resting
+        if is_resting:
+            self._serve(slot)
         try:
             self._queue.push(request)
         finally:
-            self._rest(slot)
-        return self.taken.row
+            if is_resting:
+                self._rest(slot)
+        return self._note_start(request, self.taken.row)
 
     def pop(self) -> tuple[Request, Taken] | None:
         """Take the next readable request.

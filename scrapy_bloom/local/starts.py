@@ -14,11 +14,11 @@ class Start(NamedTuple):
 
     Attributes:
         row: of the request, which waits, is in flight or has failed; or where it was; 0 if unknown.
-        ended: as what it counts, as in ``done 404``; empty if it has not ended since it came last.
+        done: whether it counts as done; not if it has not ended since it came last.
     """
 
     row: int = 0
-    ended: str = ""
+    done: bool = False
 
 
 _UNKNOWN: Final = Start()
@@ -38,14 +38,16 @@ class Starts:
 
     def __iter__(self) -> Iterator[tuple[bytes, Start]]:
         """Yield what is in the file."""
-        return ((id_, Start(*start)) for id_, *start in file.rows(self._database, "starts"))
+        rows = file.rows(self._database, "starts")
+        return ((id_, Start(row, bool(done))) for id_, row, done in rows)
 
     def __getitem__(self, id_: bytes) -> Start:
         """Return what is known of one."""
         if id_ in self._new:
             return self._new[id_]
-        asked = "SELECT row, ended FROM starts WHERE id = ?"
-        return Start(*self._database.execute(asked, (id_,)).fetchone() or _UNKNOWN)
+        asked = "SELECT row, done FROM starts WHERE id = ?"
+        row, done = self._database.execute(asked, (id_,)).fetchone() or _UNKNOWN
+        return Start(row, bool(done))
 
     def __setitem__(self, id_: bytes, start: Start) -> None:
         self._new[id_] = start
@@ -60,5 +62,6 @@ class Starts:
 
         :returns: what to call once it is committed.
         """
-        file.put(self._database, "starts", ((id_, *start) for id_, start in self._new.items()))
+        rows = ((id_, start.row, int(start.done)) for id_, start in self._new.items())
+        file.put(self._database, "starts", rows)
         return self._new.clear

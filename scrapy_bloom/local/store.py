@@ -70,7 +70,7 @@ BYTES_AT_ONCE: Final = 1 << 20
 CHECKED_BYTES: Final = 64 << 20
 """A file of up to this size is always checked in full on opening: about 0.1 s."""
 
-NEVER_MISSING: Final = "requests", "queues", "again"
+NEVER_MISSING: Final = "requests", "failed", "queues", "again"
 """Tables that are checked even in a larger file that was closed: a row missing there loses a page.
 Checksums cover only rows that exist; rows missing elsewhere cause pages to be fetched again."""
 
@@ -234,10 +234,13 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def fail(self, row: int, failed: Failed) -> None:
-        """Move a request to the failed list, where its row identifies it, too."""
+    def fail(self, row: int, failed: Failed) -> bool:
+        """Move a request to what has failed or is unparsed, where its row identifies it, too.
+
+        :returns: whether every page is kept: see :meth:`FailedList.add`.
+        """
         self.delete(row)
-        self.failed.add(row, failed)
+        return self.failed.add(row, failed)
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
@@ -426,7 +429,8 @@ class Store:
             file.put(self._database, "meta", self._new_notes().items())
             keep_marks, by_marks = self.marks.write()
             change(by_marks)
-            keep_failed = self.failed.write()
+            keep_failed, by_failed = self.failed.write()
+            change(by_failed)
             keep_starts = self.starts.write()
         self._keep()
         keep_marks()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, ClassVar
@@ -21,15 +19,16 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.history import ORIGINAL, START
+from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
-from scrapy_bloom.crawl.scrapy.loop import Pulse, run_beside
+from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.hang import Hang
+from scrapy_bloom.redis.listing import Listing
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.packing import Packing, Refused
@@ -48,7 +47,7 @@ from scrapy_bloom.redis.reporting import (
 )
 from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
-from scrapy_bloom.redis.wire import LARGEST, Answer, Call, Ending, Failing
+from scrapy_bloom.redis.wire import LARGEST, Answer, Call, Ending
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ class RedisBackend(Backend):
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, crawl.in_flight, most)
         self._starts = StartRunner(engine, crawl.spider)
+        self._listing = Listing(
+            *(self._worker, crawl.spider, packing, self._turns, crawl.identifier)
+        )
         # Marks of requests that wait in memory: Redis has none of them.
         self._in_memory = Recent(crawl.settings[WINDOW])
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
@@ -91,7 +93,7 @@ class RedisBackend(Backend):
         report_crawl(report, crawl.identifier, queue)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
-        queue.pulse = Pulse()
+        self._hang = Hang(queue.link, self._worker, crawl.in_flight, self._listing)
         engine.before_closing(self._let_pipelines_block)
 
     @classmethod
@@ -189,38 +191,28 @@ class RedisBackend(Backend):
             self._urge()
         return None
 
-    def release(
-        self, taken: Taken | None, ended: Ended, status: str = "", start: bytes = b""
-    ) -> None:
+    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
         """Report with the next call that a request is done."""
-        self._queue.end(taken, Ending(ended, status, start))
+        self._queue.end(taken, Ending(ended, start))
 
     def fail(
-        self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
+        self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
     ) -> None:
-        """Report with the next call that a request has failed."""
-        read, write, name = self._packing.fields, self._packing.write, self._worker.name
-        failed = Failed.of(taken.body, reason, time.time(), name, read=read, write=write)
-        original = replace(taken, body=failed.body)
-        if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
-            with suppress(Exception):  # what is in the request, or the project's fingerprinter
-                request = self._packing.request(failed.body, self._spider)
-                original.priority, original.fingerprint = request.priority, None
-                original.slot = self._turns.slot_for(request)
-                if not request.dont_filter:
-                    original.fingerprint, _ = self._identifier.identify(request)
-        self._queue.fail(taken, Failing(taken.id, start, failed, original, (*way,)))
+        """Report with the next call that no callback got a request."""
+        if taken is None:
+            self._queue.next_call.not_kept += 1
+        else:
+            self._queue.fail(taken, self._listing.row(taken, reason, way, start))
 
     def account(self) -> Account:
         counts, here = self._worker.counts, len(self._queue.taken)
         return Account(
             done=counts.done,
-            redirected=counts.redirected,
-            failed=counts.failed,
             waiting=counts.waiting + counts.taken - here,
             in_flight=here,
-            reasons={},
-            statuses={},
+            failures={"?": counts.failed} if counts.failed else {},
+            decisions={"?": counts.unparsed} if counts.unparsed else {},
+            not_kept=counts.not_kept,
         )
 
     def note_ended(self, count: int) -> None:
@@ -282,13 +274,15 @@ class RedisBackend(Backend):
         self._queue.next_call.paces.update(self._turns.take_paces())
         self._queue.next_call.seen += self._report.seen - self._seen
         self._seen = self._report.seen
+        through = self._engine.has_started and not self._starts.running
         call = self._queue.prepare(
             want,
             look=in_memory
             or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
-            through=self._engine.has_started and not self._starts.running,
+            through=through,
+            idle=through and not self._engine.busy,
         )
         answer = Answer()
         if call is not None:
@@ -429,4 +423,4 @@ class RedisBackend(Backend):
 
     async def _let_pipelines_block(self) -> None:
         """Let pipelines that close take as long as they need: no callback runs any more."""
-        self._queue.pulse = None
+        self._hang.pulse = None

@@ -92,6 +92,7 @@ _PARTS: Final = {
     "ask": ("_bits",),
     "call": (*_REQUESTS, "_take", "_bits", "_marks"),
     "mark": ("_bits", "_marks"),
+    "resign": (*_REQUESTS, "_bits", "_marks"),
     "upkeep": ("_bits",),
 }
 """What is prepended to scripts; to the others those about requests. A part that is not needed takes

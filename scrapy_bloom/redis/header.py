@@ -16,7 +16,7 @@ FORMAT: Final = b"7"
 _WRITERS: Final = {b"6": ", commit 734aeafd"}
 """Of earlier formats, the last version that can finish them."""
 
-_COUNTED: Final = ("waiting", "taken", "failed", "forgotten")
+_COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 FIELDS: Final = (
     *("program", "format", "epoch", "plan", "first", "slices", "window", "order"),
     *(*_COUNTED, "seq"),
@@ -30,14 +30,15 @@ class Counts(NamedTuple):
     Attributes:
         waiting: requests that no worker has.
         taken: requests that workers have, this one included.
-        failed: requests on the failed list.
+        failed: requests that have failed.
+        unparsed: requests that no callback got, which is no failure, or that are given up.
         forgotten: how often pages were forgotten.
         later: how many of those that wait may not be sent yet.
         workers: that hold a lease; 0 as long as nobody has looked, as with the others that follow.
         hosts: download slots with requests that need not wait for a time.
         held: download slots that are left alone.
         done: pages that are done.
-        redirected: pages that were redirected to pages that were seen.
+        not_kept: pages that are unparsed and were not kept.
         seen: links that were dropped, because they led to such pages. No call tells.
         more: 1 if requests on the failed list will be put back before the crawl is over, else 0.
     """
@@ -45,13 +46,14 @@ class Counts(NamedTuple):
     waiting: int = 0
     taken: int = 0
     failed: int = 0
+    unparsed: int = 0
     forgotten: int = 0
     later: int = 0
     workers: int = 0
     hosts: int = 0
     held: int = 0
     done: int = 0
-    redirected: int = 0
+    not_kept: int = 0
     seen: int = 0
     more: int = 0
 
@@ -103,7 +105,7 @@ class State:
             read_slices(header["first"] + b":0:0:0:0")
             if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
                 raise ValueError("no slices, another window, or a negative number")
-            pages = {name: int(header.get(name, 0)) for name in ("done", "redirected", "seen")}
+            pages = {name: int(header.get(name, 0)) for name in ("done", "not_kept", "seen")}
             counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
             words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
             dead = {name: float(row[2]) for name, row in words.items() if row[1] == b"dead"}

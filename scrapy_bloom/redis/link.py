@@ -130,7 +130,11 @@ class Link:
                 logger.warning("%s Retrying.", error)
 
     def start_heartbeats(self, beat: Callable[[], object]) -> None:
-        """Call this some times a lease in a thread of its own, and more often during an outage."""
+        """Call this some times a lease in a thread of its own, and more often during an outage.
+
+        It takes the place of what was called before.
+        """
+        self._stop.set()
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._live, args=(beat, self._stop), name="scrapy-bloom lease", daemon=True

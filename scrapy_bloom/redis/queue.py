@@ -21,7 +21,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.account import Account
@@ -37,7 +36,7 @@ from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Failing
 from scrapy_bloom.redis.worker import MOST_DEATHS, Surprise, Worker
 
 if TYPE_CHECKING:
-    from scrapy_bloom.crawl.scrapy.loop import Pulse
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +61,6 @@ class SharedQueue:
         taken: requests that this worker has taken and not reported, as far as is known.
         surprises: how often the server has lost something, or this worker its lease.
         worker: makes the calls, and says how many requests there are and which marks are known.
-        pulse: of the event loop. If that is blocked for :data:`upkeep.BLOCKED`, this worker gives
-            up its lease. None if it may be blocked for as long as it likes.
     """
 
     def __init__(self, link: Link, key: str, plan: Plan) -> None:
@@ -77,8 +74,7 @@ class SharedQueue:
         self._call: Call | None = None  # until it is answered
         self.taken: set[Taken] = set()
         self._surprise: Surprise | None = None  # until the key is open again
-        self.pulse: Pulse | None = None
-        link.start_heartbeats(self._keep_alive)
+        link.start_heartbeats(self.worker.keep_alive)
 
     # What is sent
 
@@ -97,7 +93,7 @@ class SharedQueue:
             self.next_call.ended.setdefault(ending, []).append(taken.id if taken else b"")
 
     def fail(self, taken: Taken, failing: Failing) -> None:
-        """Report that a request has failed, if this worker still has it."""
+        """Report that no callback got a request, if this worker still has it."""
         if self._had(taken):
             self.next_call.failures.append(failing)
 
@@ -129,7 +125,7 @@ class SharedQueue:
     def has_work(self) -> bool:
         """Whether there is anything to send."""
         call = self.next_call
-        ended = call.ended, call.failures, call.back, call.unreadable
+        ended = call.ended, call.not_kept, call.failures, call.back, call.unreadable
         return bool(self._call or self._buffer or any(ended) or call.unused or call.holds)
 
     @property
@@ -147,6 +143,7 @@ class SharedQueue:
         default: Pace = UNPACED,
         busy: Sequence[bytes] = (),
         through: bool = True,
+        idle: bool = False,
     ) -> Call | None:
         """Return the call to make: the last one if it was not answered; None if there is none.
 
@@ -155,6 +152,7 @@ class SharedQueue:
         :param default: the pace of slots that have no other, for this worker.
         :param busy: slots of which it has enough requests.
         :param through: whether ``start()`` is through.
+        :param idle: whether nothing is in flight here besides.
         """
         take = min(BATCH, want)
         # Without a lease, whatever has become of it is only learnt by a call.
@@ -169,6 +167,7 @@ class SharedQueue:
                 call.entries.append(self._buffer.popleft())
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
+            call.idle, call.alone = idle, not self.taken
             call.risky = any(taken.deaths >= MOST_DEATHS - 1 for taken in self.taken)
         return self._call
 
@@ -237,19 +236,6 @@ class SharedQueue:
         """Return whether no worker has anything to do, after a call."""
         counts = self.worker.counts
         return not (self.has_work or counts.waiting or counts.taken or counts.more)
-
-    def _keep_alive(self) -> None:
-        """Renew the lease, or give it up: what blocks the event loop may do so for ever."""
-        pulse = self.pulse  # the event loop may take it away meanwhile
-        if pulse is None or (seconds := pulse.blocked()) < upkeep.BLOCKED:
-            self.worker.keep_alive()
-        elif self.worker.renewed > -inf:
-            self.worker.beat(resign=True)
-            logger.warning(
-                "%s: this worker gives up its lease, because its event loop has been blocked for"
-                " %.0f s. Others fetch what it had. It is here:\n%s",
-                *(self.worker.place, seconds, pulse.stack()),
-            )
 
     def close(self) -> Account | None:
         """Put back what was taken and is not done, and release the lease.

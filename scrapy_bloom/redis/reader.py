@@ -24,15 +24,15 @@ _PORTION: Final = 100  # heads that are read at once
 _BODIES: Final = 10  # bodies that are read at once: some are large
 _STARTS: Final = 1_000  # start requests that are read at once
 _MOST_HELD: Final = 500  # requests in flight that are looked at
-_ROW: Final = struct.Struct(">IBdH")  # run, whether it is given up, date, length of the reason
+_ROW: Final = struct.Struct(">IdH")  # run, date, length of the reason
 
 
 class Listed(NamedTuple):
-    """A row of the failed list, see ``lua/_failed.lua``.
+    """A row of one of the lists of what no callback got, see ``lua/_failed.lua``.
 
     Attributes:
         key: its key there.
-        failed: the request, and why it has failed.
+        failed: the request, and why it is there.
         request: the same, as it was taken.
     """
 
@@ -116,8 +116,8 @@ class Reader:
         return sum(int(row.rpartition(b".")[2]) for row in going.split())
 
     def failed(self) -> Iterator[Listed]:
-        """Yield the requests on the failed list, in no order. During a crawl one may come twice."""
-        found = self.scan("hscan", "failed")
+        """Yield what no callback got, in no order. During a crawl one may come twice."""
+        found = chain(self.scan("hscan", "failed"), self.scan("hscan", "unparsed"))
         for (key, row), body in self._with_bodies(found, itemgetter(1), NO_BODY):
             yield Listed.read(key, row, body)
 
@@ -145,7 +145,7 @@ class Reader:
             yield Taken.read_parts(head, body), due / SECOND - skew
 
     def starts(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield how start requests have ended that are not filtered, by their ids."""
+        """Yield the ids of start requests that are not filtered and are done."""
         return self.scan("hscan", "starts", _STARTS)
 
     def scan(self, command: str, name: str, count: int = _PORTION) -> Iterator[tuple[bytes, Any]]:
@@ -167,15 +167,14 @@ class Reader:
 
         :param counts: of the state.
         """
-        reasons, statuses = (self._hash(self._base + name) for name in ("reasons", "statuses"))
+        reasons, decisions = (self._hash(self._base + name) for name in ("reasons", "decisions"))
         return Account(
             done=counts.done,
-            redirected=counts.redirected,
-            failed=counts.failed,
             waiting=counts.waiting,
             in_flight=counts.taken,
-            reasons={name: int(count) for name, count in reasons.items()},
-            statuses={name: int(count) for name, count in statuses.items()},
+            failures={name: int(count) for name, count in reasons.items()},
+            decisions={name: int(count) for name, count in decisions.items()},
+            not_kept=counts.not_kept,
             seen=counts.seen,
         )
 

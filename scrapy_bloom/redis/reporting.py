@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
+from scrapy_bloom.crawl.outcomes import MOST_REDIRECTED
 from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
@@ -28,7 +30,7 @@ _NAMED: Final = 5
 """Most workers that a line names."""
 
 _WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
-"""Reasons why the scripts put requests on the failed list."""
+"""Reasons for which the scripts list requests."""
 
 
 def report_opened(
@@ -43,14 +45,14 @@ def report_opened(
 
     :param crawl: whether the requests are there, too.
     """
-    state = worker.state
+    state, counts = worker.state, worker.state.counts
     contents = f"{counted(state.items, 'page')} known"
     if not crawl:
         contents += "; if this process is killed, its pending requests are lost"
-    elif state.items or state.counts.waiting or state.counts.taken or state.counts.failed:
-        contents += f", {counted(state.counts.waiting, 'request')} to fetch"
-        if failed := state.counts.failed:
-            contents += f", {failed:,} on the failed list"
+    elif state.items or any((counts.waiting, counts.taken, counts.failed, counts.unparsed)):
+        contents += f", {counted(counts.waiting, 'request')} to fetch"
+        if counts.failed:
+            contents += f", {counts.failed:,} on the failed list"
     else:
         contents = ""
     noun = "Crawl state" if crawl else "Bloom filter"
@@ -132,12 +134,13 @@ def log_waiting(report: Report, queue: SharedQueue) -> None:
 
 
 def warn_of_failed(report: Report, account: Account, spider: str) -> None:
-    """Warn if there are requests on the failed list that no page is to blame for."""
-    if failed := sum(account.reasons.get(kind, 0) for kind in _WORKERS):
+    """Warn if requests are listed that no site is to blame for."""
+    listed = Counter(account.failures) + Counter(account.decisions)
+    if failed := sum(listed[kind] for kind in _WORKERS):
         report.warn(
-            f"{counted(failed, 'request')} on the failed list: no worker could read it, or"
-            f" {MOST_DEATHS} workers died with it or were blocked by it. 'scrapy bloom queue"
-            f" --spider {spider} --failed' shows which, and with '--retry' puts them back."
+            f"{counted(failed, 'request')} listed: no worker could read it, or {MOST_DEATHS}"
+            f" workers died with it or were blocked by it. 'scrapy bloom queue --spider {spider}"
+            f" --failed', and with '--unparsed', shows which, and '--retry' puts them back."
         )
 
 
@@ -151,6 +154,9 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):
         report.set_if_used(stat, value)
+    counts = queue.worker.counts
+    if counts.not_kept and counts.unparsed >= MOST_REDIRECTED:  # else they were only in memory
+        report.not_kept(counts.unparsed + counts.failed)
     # What was sent may be there, and its answer lost.
     report.set(stats.WAITING, queue.worker.counts.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], link.round_trips)

@@ -34,7 +34,6 @@ A single request may be larger.
 LARGEST: Final = 8_000_000
 """Bytes of the largest request: in :data:`upkeep.CALL` it comes over a link of 140 KB/s."""
 
-_ENDINGS: Final = {Ended.DONE: "d", Ended.REDIRECTED: "r"}  # others count as nothing
 _YES: Final = ord("1")
 _NONE: Final = b"", b""
 _MOST_KIND: Final = 1000  # bytes of a reason
@@ -63,16 +62,14 @@ def pack(value: Any) -> bytes:
 
 
 class Ending(NamedTuple):
-    """How pages have ended that have not failed.
+    """How pages have ended that a callback had, or something else stands for.
 
     Attributes:
         ended: as what they count.
-        status: to be counted, too; empty for none.
         start: identifies the start request that it stands for, if one that is not filtered.
     """
 
     ended: Ended = Ended.DONE
-    status: str = ""
     start: bytes = b""
 
 
@@ -80,14 +77,14 @@ DONE: Final = Ending()
 
 
 class Failing(NamedTuple):
-    """A request that has failed.
+    """A request that no callback got.
 
     Attributes:
         id: of what was taken.
         start: identifies the start request that it stands for, if one that is not filtered.
-        failed: why it has failed.
+        failed: why it has failed, or is unparsed.
         original: the request to put back.
-        way: marks of where redirects led, to be forgotten.
+        way: marks of where redirects led, to be forgotten at once.
     """
 
     id: bytes
@@ -106,11 +103,15 @@ class Call:
         take: most requests to take.
         room: most bytes of them, after the first one.
         through: whether ``start()`` is through: what it might yield may be put back, too.
-        risky: whether this worker has a request that goes to the failed list with its next death.
+        idle: whether nothing is in flight here besides.
+        risky: whether this worker has a request that is given up with its next death.
+        alone: whether it has none at all.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
-        failures: requests that have failed.
-        restored: failed requests to put back, by their keys on the list; None for those that count
+        not_kept: how many pages are unparsed that were only in memory.
+        failures: requests that no callback got.
+        restored: some of these to put back, by their keys on the lists; None for those that count
             as done.
+        ways: marks of where redirects of these have led, to be forgotten.
         back: ids of those that this worker has not begun.
         unreadable: ids of those that it could not read.
         unused: ids of those whose turns were not used, the latest first.
@@ -125,10 +126,14 @@ class Call:
     take: int = 0
     room: int = MOST_BYTES
     through: bool = False
+    idle: bool = False
     risky: bool = False
+    alone: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
+    not_kept: int = 0
     failures: list[Failing] = field(default_factory=list)
     restored: dict[bytes, Taken | None] = field(default_factory=dict)
+    ways: list[bytes] = field(default_factory=list)
     back: list[bytes] = field(default_factory=list)
     unreadable: list[bytes] = field(default_factory=list)
     unused: list[bytes] = field(default_factory=list)
@@ -160,18 +165,22 @@ class Call:
     def requests(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about requests."""
         now, numbered = time.monotonic(), [*enumerate(self.entries, 1)]
+        ways = [*self.ways, *(mark for each in self.failures for mark in each.way)]
         return {
             "seen": self.seen,
             "take": self.take,
             "room": self.room,
             "through": self.through,
+            "idle": self.idle,
             "risky": self.risky,
+            "alone": self.alone,
             "pushed": [part for entry in self.entries if entry.op in "fp" for part in entry.queued],
             "starts": {number: entry.start for number, entry in numbered if entry.start},
             "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
-            "failures": [*map(_failure, self.failures)],
-            "ways": b"".join(probe(mark) for each in self.failures for mark in each.way),
+            "not_kept": self.not_kept,
+            "failures": [*map(failure, self.failures)],
+            "ways": b"".join(map(probe, ways)),
             "restored": [
                 (key, *(each.parts if each else _NONE)) for key, each in self.restored.items()
             ],
@@ -188,16 +197,15 @@ class Call:
 
 def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     """Return pages that have ended in one way, and how many of them have no id."""
-    status = encodable(ending.status).encode()[:_MOST_KIND]
-    kind = _ENDINGS.get(ending.ended, "n")
-    return kind, status, ending.start, ids.count(b""), b"".join(ids)
+    kind = "d" if ending.ended is Ended.DONE else "n"
+    return kind, ending.start, ids.count(b""), b"".join(ids)
 
 
-def _failure(each: Failing) -> tuple[Any, ...]:
-    """Return a request that has failed."""
+def failure(each: Failing) -> tuple[Any, ...]:
+    """Return a request that no callback got, as call.lua is told."""
     failed, (head, body) = each.failed, each.original.parts
     kind, why = encodable(failed.kind).encode(), failed._replace(body=head).pack()
-    return each.id, each.start, int(failed.given_up), kind[:_MOST_KIND], why, body
+    return each.id, each.start, failed.unparsed, kind[:_MOST_KIND], why, body
 
 
 class Answer(NamedTuple):
@@ -219,7 +227,7 @@ class Answer(NamedTuple):
         slices: of the filter, as they are stored.
         expires: seconds until the next marks expire.
         requeued: how many requests of dead workers this call has put back.
-        given_up: how many it has moved to the failed list.
+        given_up: how many it has given up.
     """
 
     verdicts: Sequence[tuple[Entry, bool]] = ()

@@ -27,7 +27,7 @@ from scrapy_bloom.redis.known import Known
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
-from scrapy_bloom.redis.wire import Answer, Call, pack
+from scrapy_bloom.redis.wire import Answer, Call, Failing, failure, pack
 
 logger = logging.getLogger(__name__)
 
@@ -289,27 +289,40 @@ class Worker:
             self.beat()
         growth.tend(self._link, self._key, self._lives[0], self.plan)
 
-    def beat(self, *, resign: bool = False) -> None:
+    def beat(self) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
 
         A surprise ends the lease, so there will be a call: it has a caller who can act on that.
 
-        :param resign: whether to give up the lease instead.
         :raises BackendError: if there was no answer.
         """
         before = time.monotonic()
         lives = self._lives
         word, *answer = self._link.run(
-            *("beat", self._key, *lives, upkeep.LEASE, MOST_DEATHS, int(resign)), probe=True
+            *("beat", self._key, *lives, upkeep.LEASE, MOST_DEATHS), probe=True
         )
         if lives != self._lives:
             return
-        if resign or word != b"ok":
+        if word != b"ok":
             self.renewed = -inf
             return
         self.renewed = max(self.renewed, before)
         back, failed, self._forgotten = map(int, answer)
         self._note_swept(back, failed)
+
+    def resign(self, failing: Failing | None) -> None:
+        """Give up the lease: others are to fetch what this worker has.
+
+        :param failing: what has failed of that, and is the reason; None if any may be.
+        :raises BackendError: if there was no answer.
+        """
+        epoch, worker = lives = self._lives
+        some = [] if failing is None else [failing]
+        ways = b"".join(self.probe(mark) for each in some for mark in each.way)
+        said = {"failures": [*map(failure, some)], "ways": ways, "epoch": epoch, "worker": worker}
+        self._link.run("resign", self._key, pack(said), probe=True, large=True)
+        if lives == self._lives:
+            self.renewed = -inf
 
     def _note_swept(self, back: int, failed: int) -> None:
         """Count and log what has come back from dead workers."""

@@ -9,7 +9,7 @@ from support.backends import InRedis, JobDirectory, Memory, Moved, Pages
 from support.queues import mark_of
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.outcomes import MOST_RUNS, Ended
+from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED, Ended
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 
@@ -242,24 +242,24 @@ async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
     await run.offer(*"abcdefgh")
     await run.take()
     run.end("a")
-    run.end("b", status="404")
-    run.end("c", how=Ended.REDIRECTED)
+    run.fail("b", kind="404", unparsed=True)
+    run.fail("c", kind=REDIRECTED, unparsed=True)
     run.end("d", how=Ended.REPLACED)
     run.backend.release(None, Ended.DONE)  # it was in memory
     run.fail("e", kind="503")
     run.fail("f", kind="ValueError in parse")
     await run.say()
     account = run.backend.account()
-    assert (account.done, account.redirected, account.failed, account.pages) == (3, 1, 2, 8)
+    assert (account.done, account.unparsed, account.failed, account.pages) == (2, 2, 2, 8)
     account = await run.stop()
-    assert account[:5] == (3, 1, 2, 2, 0)
-    assert account.statuses == {"404": 1}
-    assert account.reasons == {"503": 1, "ValueError in parse": 1}
+    assert account[:3] == (2, 2, 0)
+    assert account.decisions == {"404": 1, REDIRECTED: 1}
+    assert account.failures == {"503": 1, "ValueError in parse": 1}
     await crawl.open()
     await end(crawl, "kill")
     account = await (await crawl.open()).stop()
-    assert (account.done, account.redirected, account.pages) == (3, 1, 8)
-    assert account.statuses == {"404": 1}
+    assert (account.done, account.unparsed, account.pages) == (2, 2, 8)
+    assert account.decisions == {"404": 1, REDIRECTED: 1}
 
 
 @restarts
@@ -277,11 +277,11 @@ async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
     assert not run.backend.over
     assert await run.offer(*"abc") == [True] * 3
     assert sorted(await run.take()) == [*"ab"]
-    assert run.backend.account()[:3] == (1, 0, 0)
+    assert (run.backend.account().done, run.backend.account().failed) == (1, 0)
     run.fail("a")
     run.end("b")
     await run.say()
-    assert run.backend.account()[:3] == (2, 0, 1)
+    assert (run.backend.account().done, run.backend.account().failed) == (2, 1)
 
 
 @ensureDeferred
@@ -326,7 +326,8 @@ async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_g
         run.fail(*run.have)
         await run.say()
         assert run.backend.over
-        assert (await run.stop())[:5] == (0, 0, len(names), 0, 0)
+        account = await run.stop()
+        assert account.failed + account.unparsed == account.pages == len(names)
         sizes.append(crawl.size)
     assert max(sizes[1:]) < 1.1 * sizes[0]
 
@@ -336,19 +337,22 @@ async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_g
 
 @ensureDeferred
 async def test_a_start_request_is_one_page_that_counts_as_it_ended_last(crawl):
-    for status in "404", "", "410":
+    for unparsed in True, False, True:
         run = await crawl.open(starts=True)
         await run.offer(*"st", filtered=False)
         assert run.backend.account().pages == 2
         await run.take()
-        run.end("s", status=status)
-        run.end("t", how=Ended.REDIRECTED)
+        if unparsed:
+            run.fail("s", kind="404", unparsed=True)
+        else:
+            run.end("s")
+        run.end("t")
         account = await run.stop()
-        assert account[:5] == (1, 1, 0, 0, 0)
-        assert account.statuses == ({status: 1} if status else {})
+        assert account[:3] == (1 if unparsed else 2, 0, 0)
+        assert account.decisions == ({"404": 1} if unparsed else {})
     run = await crawl.open(starts=True)
     await run.offer("s", filtered=False, meta={"page": 2})
-    assert run.backend.account().pages == 3
+    assert run.backend.account().pages == 2
 
 
 @ensureDeferred
@@ -362,7 +366,8 @@ async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_a
         fetched += await run.take()
         run.fail("s")
         await run.say()
-        assert (await run.stop())[:5] == (0, 0, 1, 0, 0)
+        account = await run.stop()
+        assert account.failed + account.unparsed == account.pages == 1
         crawl.wait(2 * HOUR)
     run = await crawl.open()  # without it
     assert fetched == ["s"] * (MOST_RUNS + 2)

@@ -24,10 +24,11 @@ from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import log, marks
+from scrapy_bloom.local import failed, log, marks
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import NUMBER_BITS, Store
 
@@ -631,16 +632,63 @@ def test_a_store_that_is_written_at_close_only_keeps_no_marks_in_memory(path):
 
 def test_halves_of_characters_are_written_as_question_marks(path):
     """Else each commit to come fails, as the row that cannot be written is tried again."""
-    store, failed = Store(path, LocalFilter()), Failed("E\ud800", "\ud800", 1.0, 1, "", b"")
+    store = Store(path, LocalFilter())
+    bad = Failed("E\ud800", "\ud800", 1.0, 1, "", unparsed=False, way=(), body=b"")
     row = store.push(store.queue("0", "a\ud800"), b"")
     store.push(store.queue("0", "a\ud800"), b"left")
     store.meta["kind"] = "\udcff"
     store.commit()
-    store.fail(row, failed)
+    store.fail(row, bad)
     with pytest.raises(UnicodeEncodeError):
         store.queue("\ud800/0", "a")
     store.close()
     with closing(Store(path)) as store:
         assert [queue.slot for queue in store.queues.values()] == ["a?"]
-        assert (store.meta["kind"], store.failed.reasons) == ("?", {"E?": 1})
+        assert (store.meta["kind"], store.failed.reasons.failures) == ("?", {"E?": 1})
         assert [each.message for _, each in store.failed.stored()] == ["?"]
+
+
+# What has failed, or is unparsed
+
+
+def unparsed(kind, number=0):
+    return Failed(kind, "", 1.0, 0, "", unparsed=True, way=(), body=b"%d" % number)
+
+
+def fill(store, kinds):
+    """Add requests that are unparsed for these reasons; return for each whether all are kept."""
+    kept = []
+    for number, kind in enumerate(kinds):
+        row = store.push(store.queue("0", None), b"%d" % number)
+        kept.append(store.fail(row, unparsed(kind, number)))
+        store.commit()
+    return kept
+
+
+def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(path, monkeypatch):
+    monkeypatch.setattr(failed, "MOST_UNPARSED", 5)
+    monkeypatch.setattr(failed, "MOST_REDIRECTED", 2)
+    store = Store(path)
+    assert fill(store, [REDIRECTED] * 3) == [True, True, False]
+    assert fill(store, ["404"] * 4) == [True, True, True, False]
+    assert fill(store, ["403"] * 6) == [False] * 6  # one of each has gone, or came too late
+    assert store.failed.reasons.decisions == Counter({"403": 5})
+    row = store.push(store.queue("0", None), b"bad")
+    bad = unparsed("503")._replace(unparsed=False)
+    assert store.fail(row, bad)  # what has failed is kept, however many these are
+    store.close()
+    assert [each.kind for _, each in Store(path, read_only=True).failed.stored()] == [
+        *["403"] * 5,
+        "503",
+    ]
+
+
+def test_a_failed_request_that_is_missing_from_the_file_is_damage(path):
+    """Of a lost log, the file would be refused only if a waiting request was missing."""
+    store = Store(path)
+    fill(store, ["404", "503"])
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("DELETE FROM failed WHERE kind = '404'")
+    with pytest.raises(StateError, match="found damage"):
+        Store(path)

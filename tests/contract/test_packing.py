@@ -380,7 +380,7 @@ def test_a_request_in_redis_that_has_failed_is_read_as_strictly():
     for body in (hostile, carrier):  # listed as it is, to be refused once more
         assert Failed.of(body, failure, 0.0, **by).body == body
     with pytest.raises(Refused):
-        Failed("500", "", 0.0, 1, "", hostile).retried(**by)
+        Failed("500", "", 0.0, 1, "", unparsed=False, way=(), body=hostile).retried(**by)
     assert not RAN
     good = packing.write({"url": "http://x", "meta": {"x": Color.RED}})
     failed = Failed.of(good, failure, 0.0, **by)

@@ -21,6 +21,7 @@ def ids_of(server, key):
     client, base = server.client(), beginning(key)
     rows = [*client.zrange(base + "queue", 0, -1), *client.zrange(base + "later", 0, -1)]
     rows += [*client.hvals(base + "taken"), *client.hvals(base + "failed")]
+    rows += client.hvals(base + "unparsed")
     return sorted(map(id_in, rows)), sorted(client.hkeys(base + "bodies"))
 
 
@@ -58,7 +59,7 @@ def test_a_call_takes_as_many_as_it_has_room_for_and_the_first_in_any_case(join)
 
 
 @pytest.mark.parametrize(
-    "way", ["done", "failed", "put back", "dropped", "died with", "unreadable"]
+    "way", ["done", "failed", "unparsed", "put back", "dropped", "died with", "unreadable"]
 )
 def test_a_body_is_there_as_long_as_its_request(server, join, key, way):
     worker, other = join(), join()
@@ -75,9 +76,9 @@ def test_a_body_is_there_as_long_as_its_request(server, join, key, way):
     elif way == "done":
         worker.done()
     else:
-        worker.fail("a")
+        worker.fail("a", unparsed=way == "unparsed")
         worker.say()
-        if way != "failed":
+        if way in ("put back", "dropped"):
             restore(worker, key, put_back=way == "put back")
     other.say()
     requests, bodies = ids_of(server, key)

@@ -18,6 +18,7 @@ from support.waiting import until
 
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
@@ -172,12 +173,12 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server
     for _ in range(MOST_DEATHS):
         with Crawler(server.url, key) as victim:
             assert victim.take(1) == ["a"]
-            victim.queue.worker.beat(resign=True)
+            victim.queue.worker.resign(None)
             assert not victim.queue.has_lease
             all_are_well(server, key)
             rescuer.queue.worker.beat()
             assert victim.exchange().void
-    assert left(server, key) == (0, 0, 1)
+    assert left(server, key) == (0, 0, 0)
     (failed,) = Reader(rescuer.queue.link, key).failed()
     assert failed.failed.kind == "workers were blocked by it"
 
@@ -196,9 +197,11 @@ def test_a_blocked_event_loop_costs_the_lease_after_a_time(
         asked.append(1)
         return share * upkeep.BLOCKED
 
-    worker.queue.pulse = SimpleNamespace(blocked=blocked, stack=lambda: "in parse")
+    nobody = SimpleNamespace(running=lambda _: None)
+    hang = Hang(worker.queue.link, worker.queue.worker, nobody, None)
+    hang.pulse = SimpleNamespace(blocked=blocked, stack=list)
     until(lambda: len(asked) > 3)
-    worker.queue.pulse = None
+    hang.pulse = None
     assert (b"blocked" not in b"".join(server.client().hvals(key))) is keeps
     assert caplog.text.count("gives up its lease") == (not keeps)
     assert worker.exchange().void is not keeps

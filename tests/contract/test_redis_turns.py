@@ -288,10 +288,12 @@ def test_a_slot_with_nothing_but_risky_requests_does_not_block_others(server, jo
         if member[2:3] == b"a":
             client.zrem(base + "queue", member)
             client.zadd(base + "queue", {member[:-1] + bytes([MOST_DEATHS - 1]): 0})
-    taken = worker.exchange(9).taken
-    assert sorted(each.slot for each in taken) == [b"a", b"c"]  # one of the risky ones
-    worker.done()
-    assert [each.slot for _ in "ab" for each in worker.exchange(9).taken] == [b"a"]
+    hauls = []
+    for _ in range(4):
+        hauls.append([each.slot for each in worker.exchange(9).taken])
+        worker.done()
+    assert hauls.count([b"a"]) == 2  # each risky one alone
+    assert [b"c"] in hauls
 
 
 @given(slot=st.binary(max_size=1000), body=st.binary(max_size=50), priority=st.integers())

@@ -8,17 +8,20 @@ from itertools import count
 import pytest
 from pytest_twisted import ensureDeferred
 from scrapy import Request
-from scrapy.exceptions import DropItem
+from scrapy.exceptions import DropItem, IgnoreRequest
 from support.crawling import Follower, StartsNothing, at, crawl, make_crawler
 from support.sites import Pages, fan
 from support.waiting import until
 
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START, TRIES
 from scrapy_bloom.crawl.outcomes import Reason
+from scrapy_bloom.crawl.scrapy.engine import BACK
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
 HOUR = 3600
+OURS = BACK, CHAIN, ORIGINAL, START, TRIES
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def account(caplog):
             text for text in caplog.messages if text.startswith(("Crawl stopped", "Crawl finished"))
         )
         caplog.clear()
-        words = r"pages?\b|done|redirected|failed|waiting|in flight"
+        words = r"pages?\b|done|unparsed|not kept|failed|waiting|in flight"
         found = {
             word.rstrip("s"): int(n)
             for n, word in re.findall(rf"(\d+) ({words})", text.partition(";")[0])
@@ -90,8 +93,8 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         hits = dict(site.hits)
         said = account()
         assert {said.pop(name) for name in ("503", "ValueError in parse")} == {1}
-        assert said == {"done": 4, "failed": 4, "waiting": 0} | {
-            kind: 1 for kind in said if kind not in ("done", "failed", "waiting")
+        assert said == {"done": 3, "unparsed": 1, "failed": 4, "waiting": 0} | {
+            kind: 1 for kind in said if kind not in ("done", "unparsed", "failed", "waiting")
         }
         down = False
         crawler = await crawl(Parsing, settings, url=site.url + "/")
@@ -105,12 +108,12 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
             *("/", "/bad", "/mute", "/raises", "/item", "/c")
         }
         assert set(again.values()) == {0, 1}
-        assert account() == {"done": 9, "waiting": 0}
+        assert account() == {"done": 8, "unparsed": 1, "waiting": 0}
         assert len(crawler.spider.parsed) == 6
         hits = site.hits["/bad"]
         await crawl(Parsing, settings, url=site.url + "/")
         assert site.hits["/bad"] == hits
-        assert account() == {"done": 9, "waiting": 0}
+        assert account() == {"done": 8, "unparsed": 1, "waiting": 0}
 
 
 @at("kept job", "shared")
@@ -171,7 +174,8 @@ async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(
         for run, hours in enumerate((0, 0.1, 0.2, 1.1, 2.2, 3.3), 1):
             clock[0] += HOUR * hours
             await crawl(Parsing, settings, url=site.url + "/")
-            assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
+            bad = {"failed": 1, "503": 1} if run < 5 else {"unparsed": 1}
+            assert account() == {"done": 1, "waiting": 0} | bad
             assert site.hits["/bad"] == min(run, 5)  # runs 1 to 3 are within an hour
         target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
         for count in (1, 0):
@@ -234,38 +238,114 @@ async def test_an_errback_has_dealt_with_a_failure_if_it_yields_something(
     assert account().get("failed", 0) == failed
 
 
+def target_of(place):
+    return place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+
+
 @at("kept job", "shared")
+@pytest.mark.parametrize("wall", [403, 407, "/login"])
 @ensureDeferred
-async def test_pages_behind_a_wall_are_counted_named_and_with_its_status_fetched_again(
-    place, account, caplog
+async def test_pages_behind_a_wall_are_said_listed_and_fetched_once_put_back(
+    place, account, caplog, bloom, wall
 ):
-    logged_in = False
+    """They counted as done, and nothing brought them back."""
+    walled = True
     names = [f"/{number}" for number in range(12)]
     pages = {"/": ["/login", *names], "/login": []}
-    pages |= {name: lambda *_: [] if logged_in else "/login" for name in names}
+    pages |= {name: lambda *_: wall if walled else [] for name in names}
     settings = {**place, **QUICK, "DEPTH_PRIORITY": 0, "CONCURRENT_REQUESTS": 1}
+    reason = "redirected to seen pages" if wall == "/login" else str(wall)
     with Pages(pages) as site:
         await crawl(Parsing, settings, url=site.url + "/")
-        (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
-        assert f"{site.url}/login" in warning
-        complete = "[302, 408, 429, 500, 502, 503, 504, 522, 524] (it replaces the default list)."
-        assert warning.endswith(f"set BLOOM_RETRY_FAILED = {complete}")
-        assert account() == {"done": 2, "redirected": 12, "waiting": 0}
-        logged_in = True
+        (warning,) = (text for text in caplog.messages if "in a row were not parsed" in text)
+        assert warning.startswith("10 pages of 127.0.0.1")
+        assert account() == {"done": 2, "unparsed": 12, "waiting": 0}
+        walled = False
         await crawl(Parsing, settings, url=site.url + "/")
-        assert account() == {"done": 2, "redirected": 12, "waiting": 0}
+        assert account() == {"done": 2, "unparsed": 12, "waiting": 0}
+        assert not any("in a row" in text for text in caplog.messages)
+        target = target_of(place)
+        code, lines, _ = bloom(f"queue {target} --unparsed --peek 99")
+        assert (code, sum(site.url in line for line in lines)) == (0, 12)
+        told = str(bloom(f"why {target} {site.url}/3"))
+        assert "unparsed" in told
+        assert reason in told
+        retried = bloom(f"queue {target} --retry --reason '{reason}'")[1]
+        assert retried == ["12 requests put back"]
+        crawler = await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 14 + (wall == "/login"), "waiting": 0}  # that comes again, too
+        assert len(crawler.spider.parsed) == 13 + (wall == "/login")
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_redirect_to_a_seen_page_that_is_put_back_is_followed(place, account, bloom):
+    """The mark of where it led is forgotten, or it would be dropped once more."""
+    with Pages({"/": ["/a", "/b"], "/a": "/c", "/b": "/c", "/c": []}) as site:
+        settings = {**place, **QUICK, "CONCURRENT_REQUESTS": 1}
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 2, "unparsed": 1, "waiting": 0}
+        assert bloom(f"queue {target_of(place)} --retry --unparsed")[1] == ["1 request put back"]
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 3, "waiting": 0}
+        assert site.hits["/c"] == 2
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_what_is_ignored_or_forbidden_is_kept_until_it_is_accepted(place, account, bloom):
+    class Goal:
+        def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's
+            if request.url.endswith("/after"):
+                raise IgnoreRequest("the goal is reached")
+
+    pages = fan("after", "forbidden", "fine") | {
+        "/robots.txt": b"User-agent: *\nDisallow: /forbidden"
+    }
+    settings = {**place, **QUICK, "DOWNLOADER_MIDDLEWARES": {Goal: 10}, "ROBOTSTXT_OBEY": True}
     with Pages(pages) as site:
-        logged_in, url = False, {"url": site.url + "/"}
-        settings["BLOOM_RETRY_FAILED"] = [302]
-        caplog.clear()
-        await crawl(Parsing, settings, **url)
-        (warning,) = (text for text in caplog.messages if "pages were redirected to" in text)
-        assert warning.endswith(" fetches them again, since 302 counts as failed here.")
-        assert account() == {"done": 4, "redirected": 12, "failed": 12, "waiting": 0, "302": 12}
-        logged_in = True
-        crawler = await crawl(Parsing, settings, **url)
-        assert account() == {"done": 16, "redirected": 12, "waiting": 0}
-        assert len(crawler.spider.parsed) == 13
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 2, "unparsed": 2, "waiting": 0}
+        for reason in ("IgnoreRequest", "robots.txt"):
+            dropped = bloom(f"queue {target_of(place)} --drop --reason {reason}")[1]
+            assert dropped == ["1 request marked as done"]
+        await crawl(Parsing, settings, url=site.url + "/")
+        assert account() == {"done": 4, "waiting": 0}
+
+
+class LogsIn(Parsing):
+    """Logs in by a request of start(), as Scrapy's docs do; what it yields follows from that."""
+
+    async def start(self):
+        yield Request(f"{self.url}login", self.enter, dont_filter=True)
+
+    def enter(self, response):
+        yield response.follow("/", self.parse, dont_filter=True)
+
+
+@at("kept job", "shared")
+@pytest.mark.parametrize("wall", [403, "/login"])
+@ensureDeferred
+async def test_failed_pages_come_back_after_the_login_of_the_next_run(place, account, wall):
+    """They were sent beside it, met the wall, and left the list for good."""
+    day, members = 1, set()
+    names = [f"/{number}" for number in range(15)]
+
+    def page(*_):
+        return 503 if day == 1 else [] if day in members else wall
+
+    def login(*_):
+        members.add(day)
+        return []
+
+    pages = {"/": names, "/login": login} | dict.fromkeys(names, page)
+    settings = {**place, **QUICK, "RETRY_ENABLED": False}
+    with Pages(pages) as site:
+        await crawl(LogsIn, settings, url=site.url + "/")
+        assert account() == {"done": 2, "failed": 15, "waiting": 0, "503": 15}
+        day = 2
+        await crawl(LogsIn, settings, url=site.url + "/")
+        assert account() == {"done": 18, "waiting": 0}  # the page after the login each time
 
 
 @at("kept job", "shared")
@@ -275,7 +355,7 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place
     with Pages({"/": ["/bad"], "/bad": 503}) as site:
         for _ in range(2):
             crawler = await crawl(Parsing, settings, url=site.url + "/")
-            assert account() == {"done": 2, "waiting": 0}
+            assert account() == {"done": 1, "unparsed": 1, "waiting": 0}
         assert site.hits["/bad"] == 2
     assert crawler.stats.get_value("bloom/failed/503") is None
 
@@ -294,7 +374,7 @@ async def test_a_page_whose_link_leads_back_to_it_does_not_wait_for_that(place, 
     with Pages({"/": ["/old"], "/old": "/a", "/a": ["/back"], "/back": "/a"}) as site:
         await crawl(Lambdas, {**place, **QUICK}, url=site.url + "/")
     said = account()
-    assert (said["waiting"], said["redirected"]) == (0, 1)
+    assert (said["waiting"], said["not kept"]) == (0, 1)
 
 
 @at("kept job", "shared")
@@ -461,6 +541,24 @@ async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_
         assert account() == {"done": 3, "waiting": 0}
 
 
+class HandsOn(Parsing):
+    """Hands on meta that looks like ours, out of a site's JSON, say."""
+
+    def request(self, response, href):
+        foreign = ["7"], {"a": 1}, b"short", "text", 5
+        metas = [dict.fromkeys(OURS, value) for value in foreign]
+        return response.follow(href, meta=metas[len(self.parsed) % len(metas)])
+
+
+@at("memory", "kept job", "shared")
+@ensureDeferred
+async def test_foreign_meta_that_looks_like_ours_is_removed(place):
+    """A list as `bloom_start` was never taken by Redis: the crawl did not end."""
+    with Pages({"/": ["/a"], "/a": ["/b"], "/b": ["/c"], "/c": ["/d"], "/d": []}) as site:
+        crawler = await crawl(HandsOn, {**place, **QUICK}, url=site.url + "/")
+    assert len(crawler.spider.parsed) == 5
+
+
 class Empty(StartsNothing, Parsing):
     pass
 
@@ -540,12 +638,18 @@ async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
 @at("kept job", "shared")
 @ensureDeferred
 async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account):
-    failed = {"done": 0, "failed": 1, "503": 1}
     with Pages({}) as site:
-        for answer in ([], 503, 503, 404, "/seen", []):
+        for answer, said in (
+            ([], {"done": 1}),
+            (503, {"done": 0, "failed": 1, "503": 1}),
+            (404, {"done": 0, "failed": 1, "404": 1}),  # in three runs, whatever it is
+            ([], {"done": 1}),
+            (404, {"done": 0, "unparsed": 1}),
+            ("/seen", {"done": 1}),
+            ([], {"done": 1}),
+        ):
             site.pages = {"/": answer, "/seen": []}
             await crawl(Parsing, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
-            said = failed if answer == 503 else {"done": 1}
             assert account() == said | {"waiting": 0}
 
 
@@ -582,7 +686,7 @@ async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_t
         pages[page] = lambda *_, to=to: to if circle else []
     with Pages(pages) as site:
         await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
-        said = {"done": 1, "redirected": 2, "failed": 1, "waiting": 0, "too many redirects": 1}
+        said = {"done": 1, "unparsed": 2, "failed": 1, "waiting": 0, "too many redirects": 1}
         assert account() == said
         circle = False
         crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")

@@ -183,7 +183,7 @@ async def test_a_request_that_older_code_cannot_read_is_not_lost(shared, server,
         assert older.stats.get_value("finish_reason") == "finished"
         assert left(server, key) == (0, 0, 1)
         assert caplog.text.count("cannot be read by this worker") == 1
-        assert "1 request on the failed list: no worker could read it" in caplog.text
+        assert "1 request listed: no worker could read it" in caplog.text
     assert pages.hits == {"/": 1}
 
 
@@ -303,7 +303,7 @@ async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
     watched = deferToThread(watch)
     until(done.is_set)
     await watched
-    assert "until(done.is_set)" in seen[0]
+    assert "until" in [frame.f_code.co_name for frame in seen[0]]
     await deferToThread(until, lambda: pulse.blocked() < 0.1)
 
 

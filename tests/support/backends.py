@@ -52,6 +52,7 @@ class Engine:
     def __init__(self, run, starts):
         self.has = lambda request: any(request is each for each, _ in run.have.values())
         self.is_from_start, self.has_started = (lambda _: starts), not starts
+        self.busy = False
         self.slot_of = lambda request: request.url.split("/")[2]
         self.wake = self.before_closing = self.wrap_start = self.take_back = lambda *_: None
 
@@ -122,19 +123,19 @@ class Run:
                 self._place.wait(SLOWEST_POLL)  # a worker that finds nothing looks less often
         return names
 
-    def end(self, *names, how=Ended.DONE, status=""):
+    def end(self, *names, how=Ended.DONE):
         """Let pages be done, which were taken."""
         for name in names:
             request, taken = self.have.pop(name)
-            self.backend.release(taken, how, status, request.meta.get(START, b""))
+            self.backend.release(taken, how, request.meta.get(START, b""))
         self.backend.note_ended(len(names))
 
-    def fail(self, *names, kind="503", way=()):
-        """Let pages fail, which were taken."""
+    def fail(self, *names, kind="503", way=(), unparsed=False):
+        """Let pages fail, which were taken, or be unparsed."""
         for name in names:
             request, taken = self.have.pop(name)
             start = request.meta.get(START, b"")
-            self.backend.fail(taken, Reason(kind), [*map(mark_of, way)], start)
+            self.backend.fail(taken, Reason(kind, unparsed=unparsed), [*map(mark_of, way)], start)
         self.backend.note_ended(len(names))
 
     async def stop(self):

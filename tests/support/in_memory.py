@@ -108,16 +108,20 @@ class InMemory(Backend):
                     self._report.add(stats.UNREADABLE)
         return None
 
-    def release(self, taken, ended, status="", start=b""):
+    def release(self, taken, ended, start=b""):
         self._changed()
         if taken is not None:
             del self._state.rows[taken.id]
         if ended is not Ended.REPLACED:
-            self._state.ended[start or urandom(8)] = f"{ended.value} {status}".rstrip()
+            self._state.ended[start or urandom(8)] = ended.value
 
     def fail(self, taken, reason, way, start=b""):  # noqa: ARG002 - it is its id
-        self.forget_many(way)
-        taken.failed = Failed.of(taken.body, reason, time.time())
+        if taken is None:
+            self._state.ended[urandom(8)] = "not kept"
+            return
+        taken.failed = Failed.of(taken.body, reason, time.time(), way=way)
+        if not taken.failed.unparsed:
+            self.forget_many(way)
         taken.body, taken.in_flight, taken.run = taken.failed.body, False, self._state.run
 
     def hold(self, request, seconds):
@@ -153,7 +157,7 @@ class InMemory(Backend):
         for row in self._state.rows.values():
             if not (row.failed or row.in_flight):
                 (waits if self._until(row) else ready).append(row)
-            elif row.failed and row.run < self._state.run and not row.failed.given_up:
+            elif row.failed and row.run < self._state.run and not row.failed.unparsed:
                 again.append(row)
         return ready, waits, again
 
@@ -186,12 +190,14 @@ class InMemory(Backend):
         return len(waits), 0.0 if ready else self.next_start
 
     def account(self):
-        rows, ended = self._state.rows.values(), [*self._state.ended.values()]
-        failed = Counter(row.failed.kind for row in rows if row.failed)
-        statuses = Counter(how[5:] for how in ended if how.startswith("done "))
-        counts = Counter(how.partition(" ")[0] for how in ended)
-        where = failed.total(), len(self), sum(row.in_flight for row in rows)
-        return Account(counts["done"], counts["redirected"], *where, failed, statuses)
+        rows, counts = self._state.rows.values(), Counter(self._state.ended.values())
+        listed = [row.failed for row in rows if row.failed]
+        reasons = [
+            Counter(each.kind for each in listed if each.unparsed is unparsed)
+            for unparsed in (False, True)
+        ]
+        where = len(self), sum(row.in_flight for row in rows)
+        return Account(counts["done"], *where, *reasons, counts["not kept"])
 
     def info(self):
         return FilterInfo(1_000_000, 1e-6, len(self._state.marks), 0.0, 0.0, 0.0, 0, 0, 1)

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import closing
 
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import Server, beginning
@@ -46,6 +47,7 @@ class Crawler:
 
     def exchange(self, want=0, **said):
         """Make one exchange; return the answer."""
+        said.setdefault("idle", said.get("through", True))
         answer = exchange(self.queue, want, look=True, default=self.default, **said)
         self.have = {name: taken for name, taken in self.have.items() if taken in self.queue.taken}
         for taken in answer.taken:
@@ -80,12 +82,14 @@ class Crawler:
             self.queue.end(taken)
         self.have = {}
 
-    def fail(self, *names, kind="503", tries=1, way=(), start=b""):
-        """Say that these have failed."""
+    def fail(self, *names, kind="503", tries=1, way=(), start=b"", unparsed=False):
+        """Say that these have failed, or are unparsed."""
+        unparsed = unparsed or tries >= MOST_RUNS
         for name in names:
             taken = self.have.pop(name)
-            failed = Failed(kind, "", time.time(), tries, self.queue.worker.name, taken.body)
-            self.queue.fail(taken, Failing(taken.id, start, failed, taken, way))
+            why = kind, "", time.time(), tries, self.queue.worker.name
+            failed = Failed(*why, unparsed, way if unparsed else (), taken.body)
+            self.queue.fail(taken, Failing(taken.id, start, failed, taken, () if unparsed else way))
 
     def drain(self):
         """Take and finish everything; return the names, in order."""
@@ -125,12 +129,17 @@ def account(server, key):
         reader = Reader(worker, key)
         found = reader.account(reader.existing().counts)
         listed = Counter(each.failed.kind for each in reader.failed())
-    assert found.failed == sum(found.reasons.values()) == listed.total()
+    assert Counter(found.failures) + Counter(found.decisions) == listed
     return found
 
 
+def parts_of(told):
+    """Return how many pages are done, unparsed, have failed, wait, and are in flight."""
+    return told.done, told.unparsed, told.failed, told.waiting, told.in_flight
+
+
 def left(server, key):
-    """Return how many requests wait, how many are taken, and how many were put aside."""
+    """Return how many requests wait, how many are taken, and how many have failed."""
     client, base = server.client(), beginning(key)
     waiting = sum(client.zcard(base + name) for name in ("queue", "later"))
     return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")

@@ -43,10 +43,11 @@ class Hanging(Follower):
     name = "hanging"
 
     def parse(self, response):
-        if len(self.parsed) == 10:
-            with redis.Redis.from_url(self.settings["BLOOM_REDIS_URL"]) as client:
-                if client.set("hung", 1, nx=True):
-                    time.sleep(10**6)
+        with redis.Redis.from_url(self.settings["BLOOM_REDIS_URL"]) as client:
+            if len(self.parsed) == 10:
+                client.set("hung", response.url, nx=True)
+            if client.get("hung") == response.url.encode():  # whichever worker has it
+                time.sleep(10**6)
         yield from super().parse(response)
 
 

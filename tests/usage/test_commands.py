@@ -258,7 +258,7 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     named = shlex.join(["scrapy", "bloom", "queue", target])
     assert code == 1
     assert lines[-2] == f"2 of 8 shown. All: {named} --failed --reason ValueError --peek 8"
-    assert lines[-1].endswith(f" runs. To fetch all of them: {named} --retry --reason ValueError")
+    assert lines[-1] == "The next run fetches them again, until they have failed in three."
     facts = told(bloom, target, "queue --failed --reason ValueError --peek 8")
     assert (len(facts["failed"]), facts["count"]) == (8, 8)
     shown = fields(bloom(f"info {target}")[1])

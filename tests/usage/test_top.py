@@ -38,12 +38,13 @@ from scrapy_bloom.commands.screen import draw, view
 
 ACCOUNT = {
     "done": 30,
-    "redirected": 0,
+    "unparsed": 3,
     "failed": 7,
+    "not_kept": 0,
     "waiting": 1200,
     "in_flight": 20,
-    "reasons": {"503": 5, "ValueError in parse": 2},
-    "statuses": {"404": 3},
+    "failures": {"503": 5, "ValueError in parse": 2},
+    "decisions": {"404": 3},
     "seen": 3000,
 }
 WORKER = {"lease": 29.0, "silent": 0.0, "dead": 0.0, "in_flight": 10}
@@ -88,18 +89,19 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
     looks = Rates()
     looks.add(facts(), at=10.0)
     shown = lines(looks.add(facts(account=ACCOUNT | {"done": 45, "waiting": 1190}), at=12.0))
-    assert shown[:8] == [
+    assert shown[:9] == [
         "Redis at localhost:6379/0, key books:books:bloom",
         "spider       books, project books",
         "pages/s      7.5",
         "pages known  2,500",
-        "duplicates   70% of 4,262 links",
+        "duplicates   70% of 4,265 links",
         "waiting      1,190 (-300/min)",
         "in flight    20",
-        "done         45 (3 \u00d7 404 not parsed)",
+        "done         45",
+        "unparsed     3 (3 \u00d7 404)",
     ]
-    assert shown[8] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
-    words = [line.split() for line in shown[10:14] + shown[15:19]]
+    assert shown[9] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
+    words = [line.split() for line in shown[11:15] + shown[16:20]]
     assert words[:2] == [
         ["worker", "lease", "in", "flight", "pages/s"],
         ["b:2", "11", "s", "10", "0.0", "SILENT", "for", "19", "s"],
@@ -150,7 +152,7 @@ def test_names_are_shown_as_plain_text():
 
     def shown(name):
         file = io.StringIO()
-        account = ACCOUNT | {"reasons": {name: 7}, "statuses": {name: 3}}
+        account = ACCOUNT | {"failures": {name: 7}, "decisions": {name: 3}}
         workers = [WORKER | {"name": f"{name}:1:x"}, WORKER | {"name": name, "dead": 1.7e9}]
         named = {"target": name, "spider": name, "project": name, "writer": f"a {name}"}
         more = {"account": account, "workers": workers, "slots": [SLOT | {"name": name}]}
@@ -270,7 +272,7 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
         time.strftime("%Y-%m-%d", time.localtime(shown["written"])),
     )
     assert account["seen"] == sum(seen) > seen[0] > 100
-    pages = account["done"] + account["redirected"]
+    pages = account["done"] + account["unparsed"]
     share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
     lines = bloom(f"top {target} --interval 0.1")[1]
     assert f"duplicates   {share}" in lines

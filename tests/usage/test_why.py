@@ -130,14 +130,14 @@ def test_a_job_says_where_each_page_is(bloom):
         store.fail(row, listed(stored(request(path)), kind, message, tries))
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
-    store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(ended="done")
+    store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(done=True)
     job.close()
     paths = "1", "9", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [
         "waiting",
         "waiting, not before @900",
         f"failed @000: 503; {AGAIN}",
-        f"failed @000: ValueError in parse: no price; {GIVEN_UP}",
+        f"unparsed @000: ValueError in parse: no price; {GIVEN_UP}",
         "done",
         "done",
         "unknown",

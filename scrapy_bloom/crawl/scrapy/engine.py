@@ -185,6 +185,11 @@ class Engine:
         setattr(self._scraper, name, close_spider if is_async else close_in_deferred)
 
     @property
+    def busy(self) -> bool:
+        """Whether any request is in flight, whoever has sent it."""
+        return bool(self._in_progress or self._downloading)
+
+    @property
     def has_started(self) -> bool:
         """Whether ``start()`` has yielded all that it has to yield."""
         return getattr(self._engine, "_start", None) is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from threading import Thread, get_ident
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import Deferred
@@ -108,10 +108,13 @@ class Pulse:
                 self._call(self._answer)
         return now - (self._asked or now)
 
-    def stack(self) -> str:
-        """Return what the loop is doing, as in a traceback."""
-        frame = sys._current_frames().get(self._thread)
-        return "".join(traceback.format_stack(frame))
+    def stack(self) -> list[FrameType]:
+        """Return what the loop is doing now: functions, the innermost one first."""
+        frame, stack = sys._current_frames().get(self._thread), []
+        while frame is not None:
+            stack.append(frame)
+            frame = frame.f_back
+        return stack
 
     def _answer(self) -> None:
         self._asked = None

@@ -12,16 +12,19 @@
 --   going            EPOCH.NUMBER.KEYS of each slice whose first KEYS keys are to be freed
 --   window           seconds that a mark is kept, 0 for no limit
 --   order            "lifo" or "fifo"; empty if no requests are kept here
---   waiting, taken, failed, bodies
+--   waiting, taken, failed, unparsed, bodies
 --                    how many requests there were after the last script, and how many bodies
---   done, redirected how many pages are done, and how many were redirected to pages that were seen
+--   done             how many pages are done: a callback had them
+--   not_kept         how many are unparsed, and were not kept: there were very many
 --   seen             how many links were dropped, because they led to pages that were seen
 --   run              the number of this run; one begins when a worker comes and nobody else is there
+--   began            when it began
 --   found            WORKER LEASE of each that the last worker to come has found: once all these leases have run
 --                    out, a run begins; once one of them is renewed or released, none does
 --   retry            where in `failed` this run has yet to look for what earlier ones have left there; only while it
 --                    does
 --   retried          how many requests it has put back, likewise
+--   full             where in `unparsed` the next one is looked for that gives way
 --   hour             where in `failed` the next sweep looks for what failed an hour ago
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
@@ -50,19 +53,20 @@
 --   holds            sorted set: download slot that is left alone -> until when
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
 --   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED HEAD, see _queue.lua
---   bodies           hash: 8 bytes of each request in one of these, or on the failed list -> its body, see _queue.lua
+--   bodies           hash: 8 bytes of each request in one of these, or in one of the next two -> its body, see _queue.lua
 --   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
+--   unparsed         hash: the same -> what no callback got, which is no failure; or it has failed too often
 --   reasons          hash: why requests in `failed` are there -> how many are
---   statuses         hash: status that no callback got -> how many pages ended so
---   starts           hash: 16 bytes of an unfiltered start request -> how it ended: a letter, a status
+--   decisions        hash: the same of `unparsed`
+--   starts           hash: 16 bytes of an unfiltered start request that is done -> "d"
 --   EPOCH.N.S        key S of slice N: up to 511 blocks of bits
 --   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
-local bodies = base .. 'bodies'
-local reasons, statuses, starts = base .. 'reasons', base .. 'statuses', base .. 'starts'
+local bodies, unparsed = base .. 'bodies', base .. 'unparsed'
+local reasons, decisions, starts = base .. 'reasons', base .. 'decisions', base .. 'starts'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
@@ -95,7 +99,8 @@ local function read_workers()
     if field:sub(1, 2) == 'w:' then
       local record = call('HGET', header, field)
       local number, ends, delay = read_worker(record)
-      workers[field:sub(3)] = {number = number, ends = ends, delay = delay, blocked = record:find('blocked', 1, true)}
+      workers[field:sub(3)] = {number = number, ends = ends, delay = delay, blocked = record:find('blocked', 1, true),
+        named = record:find('named', 1, true)}
     end
   end
   return workers

@@ -1,16 +1,20 @@
--- The failed list, and what becomes of the pages. It is prepended to the scripts about requests, after _queue.lua.
+-- What no callback got, in two lists, and what becomes of the pages. It is prepended to the scripts about requests, after
+-- _queue.lua.
 --
--- A row of `failed`:
---   4 bytes, the run in which it failed; 1 byte, 1 if it is given up: it stays until it is put back by hand
---   a double: when it failed; 2 bytes, a length; so many bytes: what it counts as in `reasons`
---   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker; the head of the request
+-- A row of `failed`, which is fetched again, or of `unparsed`, which stays until somebody says what to do with it:
+--   4 bytes, the run in which it was listed; a double: when
+--   2 bytes, a length; so many bytes: what it counts as in `reasons`, or in `decisions`
+--   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker, whether it is unparsed, marks of where
+--   its redirects led; the head of the request
 local HOUR, MOST_KINDS, MOST_STARTS = 3600, 100, 100000
-local COUNTERS = {d = 'done', r = 'redirected'}
-local counters = {done = 0, redirected = 0}  -- of the header; whoever changes them reads and writes them
+local MOST_UNPARSED = 100000  -- rows of `unparsed` beyond which only those that met a wall are added, and others go
+local MOST_REDIRECTED = 10000  -- of these, redirects to pages that were seen: on healthy sites they are many
+local REDIRECTED, WALLS = 'redirected to seen pages', {['401'] = true, ['403'] = true, ['407'] = true}
+local COUNTS = {[failed] = reasons, [unparsed] = decisions}
+local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
 -- Change a count in a hash; return what was counted there: kinds beyond the first ones are "others".
 local function tally(key, kind, by)
-  if kind == '' then return kind end
   local before = call('HGET', key, kind)
   if not before and by > 0 and call('HLEN', key) >= MOST_KINDS then
     kind = 'others'
@@ -21,27 +25,32 @@ local function tally(key, kind, by)
   return kind
 end
 
--- Take a row from the list; return the head that it has, nil if it is not there.
-local function unlist(key, value)
-  if not value or call('HDEL', failed, key) == 0 then return nil end
-  local _, _, _, kind, at = struct.unpack('>IBdHc0', value)
-  tally(reasons, kind, -1)
+-- Take a row from a list; return the head that it has, nil if it is not there.
+local function unlist(place, key, value)
+  if not value or call('HDEL', place, key) == 0 then return nil end
+  local _, _, kind, at = struct.unpack('>IdHc0', value)
+  tally(COUNTS[place], kind, -1)
   local length, from = struct.unpack('>I', value, at)
   return value:sub(from + length)
 end
 
-local function list(key, given_up, kind, packed)
-  unlist(key, call('HGET', failed, key))
-  local run = tonumber(call('HGET', header, 'run') or 0)
-  kind = tally(reasons, kind, 1)
-  call('HSET', failed, key, struct.pack('>IBdHc0', run, given_up, now, #kind, kind) .. packed)
+-- Likewise, from whichever list it is on.
+local function find(key)
+  return unlist(failed, key, call('HGET', failed, key)) or unlist(unparsed, key, call('HGET', unparsed, key))
 end
 
--- List a request that no worker has told about, after so many deaths. One that workers died with stays until it is put
--- back by hand; what nobody can read is tried again by the next run.
+local function list(place, key, kind, packed)
+  local run = tonumber(call('HGET', header, 'run') or 0)
+  kind = tally(COUNTS[place], kind, 1)
+  call('HSET', place, key, struct.pack('>IdHc0', run, now, #kind, kind) .. packed)
+end
+
+-- List a request that no worker has told about, after so many deaths. One that workers died with is unparsed: it stays
+-- until it is put back by hand. What nobody can read is tried again by the next run.
 local function fail(head, reason, deaths)
-  local why = string.format('["%s", "", %.3f, %d, ""]', reason, now, deaths)
-  list(id_of(head), deaths > 0 and 1 or 0, reason, struct.pack('>I', #why) .. why .. with_deaths(head, 0))
+  local place = deaths > 0 and unparsed or failed
+  local why = string.format('["%s", "", %.3f, %d, "", %s, []]', reason, now, deaths, tostring(deaths > 0))
+  list(place, id_of(head), reason, struct.pack('>I', #why) .. why .. with_deaths(head, 0))
 end
 
 -- Drop the body of a request, if one is given, that was taken from the list and goes nowhere.
@@ -49,38 +58,56 @@ local function drop_body(head)
   if head then call('HDEL', bodies, id_of(head)) end
 end
 
--- Forget how a start request has ended: it comes again. Return its head if it is on the failed list.
-local function reopen(start)
-  local ended = call('HGET', starts, start)
-  if ended then
-    call('HDEL', starts, start)
-    local name = COUNTERS[ended:sub(1, 1)]
-    counters[name] = math.max(0, counters[name] - 1)
-    tally(statuses, ended:sub(2), -1)
-  end
-  return unlist(start, call('HGET', failed, start))
+-- Whether one more request is too many among those that are unparsed.
+local function is_full(kind)
+  if call('HLEN', unparsed) >= MOST_UNPARSED then return true end
+  return kind == REDIRECTED and tonumber(call('HGET', decisions, kind) or 0) >= MOST_REDIRECTED
 end
 
--- Count pages that have ended: once, if that is of a start request.
-local function note_ended(kind, status, start, some)
-  local name = COUNTERS[kind]
-  if not name or some == 0 then return end
+-- Drop an unparsed request that met no wall, if a portion of them has one; the next time looks at the next portion.
+local function give_way()
+  local portion = call('HSCAN', unparsed, call('HGET', header, 'full') or '0', 'COUNT', MOVED)
+  call('HSET', header, 'full', portion[1])
+  for i = 1, #portion[2], 2 do
+    local _, _, kind = struct.unpack('>IdHc0', portion[2][i + 1])
+    if kind == '404' or kind == REDIRECTED then
+      drop_body(unlist(unparsed, portion[2][i], portion[2][i + 1]))
+      return true
+    end
+  end
+  return false
+end
+
+-- Forget how a start request has ended: it comes again. Return its head if it is on a list.
+local function reopen(start)
+  if call('HDEL', starts, start) == 1 then counters.done = math.max(0, counters.done - 1) end
+  return find(start)
+end
+
+-- Count pages that are done: once, if that is of a start request.
+local function note_done(start, some)
+  if some == 0 then return end
   if start ~= '' then
     drop_body(reopen(start))
-    if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, kind .. status) end
+    if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, 'd') end
   end
-  counters[name] = counters[name] + some
-  tally(statuses, status, some)
+  counters.done = counters.done + some
 end
 
--- List requests that have failed: `failures` are as call.lua is told.
+-- List requests that no callback got: `failures` are as call.lua is told.
 local function note_failed(worker, failures)
   for _, each in ipairs(failures) do
-    local id, key, given_up, kind, packed, body = unpack(each)
+    local id, key, is_unparsed, kind, packed, body = unpack(each)
     if call('HDEL', taken, worker .. id) == 1 then
       if key ~= '' then drop_body(reopen(key)) end
-      call('HSET', bodies, id, body)
-      list(key == '' and id or key, given_up, kind, packed)
+      local fits = not (is_unparsed and is_full(kind))
+      if not fits then counters.not_kept = counters.not_kept + 1 end
+      if fits or WALLS[kind] and give_way() then
+        call('HSET', bodies, id, body)
+        list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)
+      else
+        call('HDEL', bodies, id)
+      end
     end
   end
 end
@@ -98,40 +125,37 @@ local function refuse(worker, ids)
   end
 end
 
--- Put requests of the list back into the queue, or count them as done: `restored` is as call.lua is told.
+-- Put requests of the lists back into the queue, or count them as done: `restored` is as call.lua is told.
 local function restore(restored)
   for _, each in ipairs(restored) do
     local key, head, body = unpack(each)
-    local before = unlist(key, call('HGET', failed, key))
+    local before = find(key)
     if before and head ~= '' then
       call('HSET', bodies, id_of(head), body)
       enqueue(head)
     elseif before then
       drop_body(before)
-      note_ended('d', '', #key == 16 and key or '', 1)
+      note_done(#key == 16 and key or '', 1)
     end
   end
 end
 
--- Put a portion of the list back: what earlier runs have left there, or what failed an hour ago. Return where to go on,
--- and how many these were.
-local function put_failed_back(cursor, run)
+-- Put a portion of the failed list back, as far as it is due, which says a function of the run in which a request has
+-- failed, and when. Return where to go on, and how many these were.
+local function put_failed_back(cursor, is_due)
   local portion, some = call('HSCAN', failed, cursor, 'COUNT', MOVED), 0
   for i = 1, #portion[2], 2 do
     local key, value = portion[2][i], portion[2][i + 1]
-    local its_run, given_up, date = struct.unpack('>IBd', value)
-    if given_up == 0 and (run and its_run < run or not run and date <= now - HOUR) then
-      local head = unlist(key, value)
-      if head then
-        enqueue(head)
-        some = some + 1
-      end
+    local head = is_due(struct.unpack('>Id', value)) and unlist(failed, key, value)
+    if head then
+      enqueue(head)
+      some = some + 1
     end
   end
   return portion[1], some
 end
 
--- Put a taken request back in its place, or on the failed list once `most` workers have died with it, of which `new` are
+-- Put a taken request back in its place, or among the unparsed once `most` workers have died with it, of which `new` are
 -- counted now, the last for this reason. Return where it went; nil if it is not taken.
 local function put_back(field, new, most, reason)
   local value = call('HGET', taken, field)

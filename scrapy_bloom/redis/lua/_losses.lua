@@ -3,14 +3,15 @@
 -- Store how many requests there are, and what else is given; return the counts.
 local function count(...)
   local waiting = call('ZCARD', queue) + call('ZCARD', later)
-  local in_flight, failures = call('HLEN', taken), call('HLEN', failed)
+  local in_flight, failures, ignored = call('HLEN', taken), call('HLEN', failed), call('HLEN', unparsed)
   local stored = call('HLEN', bodies)
-  if stored > 0 and waiting + in_flight + failures == 0 then  -- of requests that have vanished
+  if stored > 0 and waiting + in_flight + failures + ignored == 0 then  -- of requests that have vanished
     call('UNLINK', bodies)
     stored = 0
   end
-  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'bodies', stored, ...)
-  return waiting, in_flight, failures
+  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'unparsed', ignored,
+    'bodies', stored, ...)
+  return waiting, in_flight, failures, ignored
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.
@@ -21,11 +22,12 @@ local function disown()
   end
 end
 
--- Count anew: pages are fetched again. What is on the failed list stays there.
+-- Count anew: pages are fetched again. What has failed or is unparsed stays listed.
 local function forget_account()
-  call('UNLINK', statuses, starts)
-  call('HDEL', header, 'done', 'redirected', 'seen')
+  call('UNLINK', starts)
+  call('HDEL', header, 'done', 'not_kept', 'seen')
   if call('EXISTS', failed) == 0 then call('UNLINK', reasons) end
+  if call('EXISTS', unparsed) == 0 then call('UNLINK', decisions) end
 end
 
 -- Drop all marks: a new epoch with one empty slice. Every worker of the old one starts over.

@@ -113,6 +113,17 @@ local function move_due()
   end
 end
 
+-- Whether nothing may be sent: all that waits does so for a time, or in slots that are left alone.
+local function is_idle()
+  if call('ZCARD', queue) == 0 then return true end
+  local slots = call('ZRANGEBYSCORE', turns, '-inf', '+inf', 'LIMIT', '0', PORTION)
+  if #slots == 0 or #slots == PORTION then return false end  -- of so many some may be sent
+  for _, slot in ipairs(slots) do
+    if hold_of(slot) <= clock then return false end
+  end
+  return true
+end
+
 -- Rebuild `turns`, a portion with each call.
 local function walk()
   local slot = call('HGET', header, 'walk')
@@ -183,10 +194,11 @@ end
 -- Return whether it did. A script that may count requests does this first: count() takes what is there for all. Also
 -- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
-  local waiting, in_flight, failures, stored = unpack(call('HMGET', header, 'waiting', 'taken', 'failed', 'bodies'))
+  local waiting, in_flight, failures, ignored, stored =
+    unpack(call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed', 'bodies'))
   local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
     or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures)
-    or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
+    or call('HLEN', unparsed) < tonumber(ignored) or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

@@ -32,17 +32,17 @@ local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * ma
 
 local function describe_turn(start, following, pace) return string.format('%d %d ', start, following) .. pace end
 
--- Hand out a request; return whether it did. A worker has one risky request at a time, so that none is moved to the
--- failed list because of another.
+-- Hand out a request; return whether it did. A risky request is all that a worker has, so that none is given up because
+-- of another.
 local function hand_out(haul, head, turn)
   local dangerous = head:byte(-1) >= haul.most - 1
-  if dangerous and haul.risky then return false end
+  if haul.risky or dangerous and not (haul.alone and #haul.ids == 0) then return false end
   local size = struct.unpack('>I', head, #head - 4)
   if haul.room < size and #haul.ids > 0 then
     haul.room = -1
     return false
   end
-  haul.risky = haul.risky or dangerous
+  haul.risky = dangerous
   haul.ids[#haul.ids + 1], haul.rows[#haul.rows + 1] = id_of(head), turn .. head
   haul.room = haul.room - size
   return true
@@ -126,7 +126,7 @@ end
 local function take(said, default)
   local left, many, horizon = said.take, #said.busy, clock + said.ahead * SECOND
   local haul = {
-    most = said.most, risky = said.risky, default = default,
+    most = said.most, alone = said.alone, default = default,
     horizon = horizon,  -- of turns that come until then, requests are taken
     room = said.room,  -- for so many bytes
     ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies

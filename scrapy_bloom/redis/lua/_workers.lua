@@ -32,7 +32,7 @@ end
 
 local function begin_run()
   local run = tonumber(call('HGET', header, 'run') or 0) + 1
-  call('HSET', header, 'run', format_time(run))
+  call('HSET', header, 'run', format_time(run), 'began', string.format('%.3f', now))
   call('HDEL', header, 'found')
   if call('EXISTS', failed) == 1 then call('HSET', header, 'retry', 0, 'retried', 0) end
 end
@@ -95,12 +95,26 @@ local function put_portion_back(workers, cursor, most)
     local worker = workers[field:sub(1, -9)]
     if not worker or worker.ends == 'dead' then
       local reason = worker and worker.blocked and 'workers were blocked by it' or 'workers died with it'
-      local place = put_back(field, worker and 1 or 0, most, reason)
+      local deaths = worker and not worker.named and 1 or 0  -- else the page that did it has failed
+      local place = put_back(field, deaths, most, reason)
       if place then places[place] = places[place] + 1 end
     end
   end
   call('HSET', header, 'sweep', portion[1])
   return places.queue, places.failed
+end
+
+-- Put a portion back of what failed an hour ago. What an earlier run has left comes last in this one, see fetch_again();
+-- but if this run has begun an hour ago, it waits no longer. Return how many these were.
+local function put_hourly_back()
+  if call('EXISTS', failed) == 0 then return 0 end
+  local cursor, run, began = unpack(call('HMGET', header, 'hour', 'run', 'began'))
+  local is_late = tonumber(began or 0) <= now - HOUR
+  local following, some = put_failed_back(cursor or '0', function(its_run, date)
+    return date <= now - HOUR and (is_late or its_run == tonumber(run))
+  end)
+  call('HSET', header, 'hour', following)
+  return some
 end
 
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
@@ -110,11 +124,7 @@ local function sweep(since, lease, most)
   local alive = bury(workers, lease, now - since > lease)
   local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
   begin_run_if_alone()
-  local hour, some = '0', 0
-  if call('EXISTS', failed) == 1 then
-    hour, some = put_failed_back(call('HGET', header, 'hour') or '0')
-    call('HSET', header, 'hour', hour)
-  end
+  local some = put_hourly_back()
   if queued + failed_now + some > 0 then count() end
   drop_free(PORTION)
   if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many

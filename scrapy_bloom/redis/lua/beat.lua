@@ -1,7 +1,6 @@
 -- A heartbeat, for a worker that has nothing else to say.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  `most`, as in call.lua
--- ARGV[5]  "1" to give up the lease instead: a request blocks the worker
 -- Answers {"ok", how many requests of dead workers were put back, how many others went to the failed list, the count
 --          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -12,10 +11,7 @@ if start_over_if_vanished(read_slices(there.slices, epoch)) then return {'gone'}
 local number, ends, delay = read_worker(there[record])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
 local changed, since = read_clock(there.heard_since, there.heard, there.swept, there.skew, lease)
-if number and ARGV[5] == '1' then
-  call('HSET', header, record, string.format('%.0f dead %.0f blocked', number, now), unpack(changed))
-  call('HDEL', header, 'a:' .. worker)
-elseif number then
+if number then
   write_worker(worker, number, now + lease, delay or 0, changed)
 else
   call('HSET', header, unpack(changed))

@@ -8,10 +8,12 @@
 --   lease       seconds
 --   comes       whether it has just come
 --   most        deaths after which a request is moved to the failed list; with one less it is risky
---   risky       whether the worker has a risky one
+--   risky       whether the worker has a risky one: then it takes nothing
+--   alone       whether it has nothing: only then it takes a risky one, and nothing else
 --   seen        how many links were dropped since its last call, because they led to seen pages
 --   take, room  how many requests to take; how many bytes of them, after the first
 --   through     whether its start() is through
+--   idle        whether it is, and nothing is in flight here
 --   ahead       seconds before its turn that a request may be taken
 --   delay, jitter  its pace for slots that have no other
 --   ops         a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
@@ -22,13 +24,13 @@
 --   starts      for each start request that may have come before 16 bytes, by entry, from 1
 --   waits       for how many seconds a request may not be sent yet, by entry
 --   holds_version  what came with the last `held`; "0" if the worker has none
---   ended       what has become of pages, in groups: {letter, status, start, count, ids}. "d" done, "r" redirected to a
---               seen page, "n" something else stands for it; a status to count; the 16 bytes of a start request, or
---               none; how many there are that have no id
---   failures    requests that have failed: {id, what to list it under, 1 if it is given up, the kind to count, the rest
---               of the row in `failed`, the body to put back}
---   ways        probes of where redirects of these have led, to be forgotten
---   restored    of `failed`: {key, the head to put back, its body}; without a head, it is done
+--   ended       what has become of pages, in groups: {letter, start, count, ids}. "d" done, "n" something else stands for
+--               it; the 16 bytes of a start request, or none; how many there are that have no id
+--   not_kept    how many pages without an id are unparsed
+--   failures    requests that no callback got: {id, the 16 bytes of a start request, or none, whether it is unparsed, the
+--               kind to count, the rest of the row, the body to put back}
+--   ways        probes of where redirects of failed and restored ones have led, to be forgotten
+--   restored    of `failed` and `unparsed`: {key, the head to put back, its body}; without a head, it is done
 --   back        ids of requests to put back
 --   unreadable  ids of requests that this worker could not read: they go to the failed list
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
@@ -41,14 +43,14 @@
 --            has not changed since `holds_version`, what to say there, and slots that are left alone, each with its
 --            seconds, at most 500; and what was taken: rows as in `taken`, then the bodies in the same order.
 --            The report has names and numbers:
---              waiting, taken, failed, forgotten, done, redirected  as in the header
+--              waiting, taken, failed, unparsed, forgotten, done, not_kept  as in the header
 --              later               how many requests are in `later`
 --              workers, hosts, held  as in the header
 --              expires             seconds until the next marks do
 --              now, next           the time; how long until more can be taken, 0 if perhaps now, negative if there is
 --                                  nothing. In microseconds
---              requeued, given_up  how many requests of dead workers this call has put back; how many have gone to the
---                                  failed list
+--              requeued, given_up  how many requests of dead workers this call has put back; how many are
+--                                  given up
 --              more                1 if failed requests are to be put back before the crawl is over, else 0
 --              fetched_again       how many were, if this call has put back the last one
 --     or  {"slices", slices, kind}  upkeep.lua must first make keys of a slice, see grow()
@@ -60,7 +62,7 @@ local said = cmsgpack.unpack(ARGV[1])
 local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
 local record = 'w:' .. worker
 local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay',
-  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'redirected', 'seen', 'retry', 'retried',
+  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'retry', 'retried',
   'found')
 if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
 local surprise, last = surprise_of(there[record], number, said.answered)
@@ -70,13 +72,14 @@ local digits, ids, text = '', '', there.slices
 local counts, requests  -- known if this call has just been carried out
 read_marks(there.slices, said.epoch, there.window, there.forgotten)
 local next_turn, requeued, given_up, fetched_again = 0, 0, 0, 0
-counters.done, counters.redirected = tonumber(there.done or 0), tonumber(there.redirected or 0)
+counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
 
 local function answer()
-  local waiting, in_flight, failures = unpack(counts or call('HMGET', header, 'waiting', 'taken', 'failed'))
-  local report = format('waiting %d taken %d failed %d forgotten %d done %d redirected %d later %d workers %d hosts %d '
-    .. 'held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight, failures,
-    forgotten, counters.done, counters.redirected, call('ZCARD', later), there.workers or 0, there.hosts or 0,
+  local waiting, in_flight, failures, ignored =
+    unpack(counts or call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed'))
+  local report = format('waiting %d taken %d failed %d unparsed %d forgotten %d done %d not_kept %d later %d workers %d '
+    .. 'hosts %d held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight,
+    failures, ignored, forgotten, counters.done, counters.not_kept, call('ZCARD', later), there.workers or 0, there.hosts or 0,
     there.held or 0, seconds_left(), clock, next_turn, requeued, given_up,
     (there.retry or there.found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone, told = {}, call('HGET', header, 'holds_version') or '0'
@@ -105,9 +108,11 @@ end
 -- Note what has become of pages.
 local function settle()
   for _, group in ipairs(said.ended) do
-    local kind, status, start, some, these = unpack(group)
-    note_ended(kind, status, start, some + remove(worker, these))
+    local kind, start, some, these = unpack(group)
+    some = some + remove(worker, these)
+    if kind == 'd' then note_done(start, some) end
   end
+  counters.not_kept = counters.not_kept + said.not_kept
   note_failed(worker, said.failures)
   local ways = said.ways
   if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, {}) end
@@ -152,12 +157,16 @@ end
 
 local default = default_pace(own_delay, said.jitter, there.delay)
 
--- Put back what earlier runs have left on the failed list, while few requests wait. Each keeps its priority, and its
--- place among those of its slot.
+-- Put back what earlier runs have left on the failed list, once nothing is in flight, a login say, and nothing else may
+-- be sent; from then on, while few requests wait. Each keeps its priority, and its place among those of its slot.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
-  if not there.retry or not said.through or call('ZCARD', queue) >= FEW then return end
-  local following, some = put_failed_back(there.retry, tonumber(call('HGET', header, 'run')))
+  if not there.retry then return end
+  local is_first = tonumber(there.retried) == 0
+  if is_first and not (said.idle and call('HLEN', taken) == 0 and is_idle()) then return end
+  if not is_first and not (said.through and call('ZCARD', queue) < FEW) then return end
+  local run = tonumber(call('HGET', header, 'run'))
+  local following, some = put_failed_back(there.retry, function(its_run) return its_run < run end)
   some = some + there.retried
   if following == '0' then
     call('HDEL', header, 'retry', 'retried')
@@ -207,7 +216,8 @@ local function carry_out()
   fetch_again()
   local due_next = move_due()
   requests = {}
-  if said.take > 0 then take_some(due_next) end
+  next_turn = -1
+  if said.take > 0 and not said.risky then take_some(due_next) end
   -- Last, what all that has led to: the next script compares these counts with what is there, and a repetition of
   -- this call gets the same answer.
   if marking then
@@ -215,8 +225,8 @@ local function carry_out()
     call('HSET', header, 'slices', text, 'forgotten', format('%.0f', forgotten))
   end
   if own_delay > tonumber(there.delay or 0) then call('HSET', header, 'delay', format('%.3f', own_delay)) end
-  counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'redirected',
-    counters.redirected, 'seen', (there.seen or 0) + said.seen)}
+  counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'not_kept',
+    counters.not_kept, 'seen', (there.seen or 0) + said.seen)}
 end
 
 -- This worker's lease is renewed before a sweep looks for the dead. A server that is full or read-only refuses this

@@ -9,7 +9,7 @@
 --   then fields and values of the header of a new filter
 -- Answers {"ok", made, whole, now, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
 --            was told before is still there, else "0"; the server's time; the fields program, format, epoch, plan, first, slices,
---            window, order, waiting, taken, failed, forgotten and seq
+--            window, order, waiting, taken, failed, unparsed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"type", key, type} something else is under a key
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
@@ -17,7 +17,7 @@ local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
 local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
 for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [turns] = 'zset',
   [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
-  [reasons] = 'hash', [statuses] = 'hash', [starts] = 'hash'}) do
+  [unparsed] = 'hash', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -74,6 +74,6 @@ if epoch == old_epoch then
 end
 
 local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'first', 'slices', 'window', 'order',
-  'waiting', 'taken', 'failed', 'forgotten', 'seq')
-for i = 1, 13 do answer[i] = answer[i] or '' end
+  'waiting', 'taken', 'failed', 'unparsed', 'forgotten', 'seq')
+for i = 1, 14 do answer[i] = answer[i] or '' end
 return {'ok', made and '1' or '0', whole and '1' or '0', string.format('%.6f', now), unpack(answer)}

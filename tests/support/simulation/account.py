@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from scrapy import Request
 
 from scrapy_bloom.commands.requests import decoded, read
+from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken, id_in
 from scrapy_bloom.redis.reader import Listed, Reader
@@ -30,6 +31,14 @@ def by_page(found, read=read):
         for state, requests in found.items()
         for each in requests
     }
+
+
+def of_own_page(listed):
+    """Return those of what no callback got that say where their own page is.
+
+    One that was redirected to a seen page stands for no page: that one has a request of its own.
+    """
+    return (each for each in listed if not (each.unparsed and each.kind == REDIRECTED))
 
 
 class Account:
@@ -129,10 +138,10 @@ class SharedAccount(Account):
         pipeline = self._servers.databases[store].pipeline(transaction=False)
         for name in ("queue", "later"):
             pipeline.zrange(BASE + name, 0, -1)
-        for name in ("taken", "failed"):
+        for name in ("taken", "failed", "unparsed"):
             pipeline.hvals(BASE + name)
         pipeline.hgetall(BASE + "bodies")
-        queue, later, taken, failed, bodies = pipeline.execute()
+        queue, later, taken, failed, unparsed, bodies = pipeline.execute()
 
         def with_body(heads):
             """Return those whose bodies have not vanished: the others are no requests."""
@@ -140,7 +149,9 @@ class SharedAccount(Account):
 
         found = {
             "waiting": (Taken.read_parts(*each) for each in with_body([*queue, *later])),
-            "failed": (Listed.read(b"", *each).request for each in with_body(failed)),
+            "listed": of_own_page(
+                Listed.read(b"", *each).failed for each in with_body([*failed, *unparsed])
+            ),
             "in flight": (Taken.read(*each, 0) for each in with_body(taken)),
         }
         return by_page(found, PACKING.fields)

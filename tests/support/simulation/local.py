@@ -10,7 +10,7 @@ from scrapy_bloom.local.backend import account_of
 from scrapy_bloom.local.job import IN_FLIGHT
 from scrapy_bloom.local.store import NAME, Store
 from support.internals import after_each_commit
-from support.simulation.account import Account, by_page
+from support.simulation.account import Account, by_page, of_own_page
 from support.simulation.clock import TIME
 from support.simulation.process import Process
 from support.simulation.world import World
@@ -20,8 +20,8 @@ class LocalAccount(Account):
     """What is in the file of a job; a store is that, as a reader opens it."""
 
     def requests(self, store):
-        failed = (row for _, row in store.failed.stored())
-        found = {"waiting": requests_in(store), "failed": failed}
+        listed = of_own_page(row for _, row in store.failed.stored())
+        found = {"waiting": requests_in(store), "listed": listed}
         return by_page(found)
 
     def marked(self, store, fingerprints):
@@ -32,10 +32,10 @@ class LocalAccount(Account):
         super().check(store)
         account, rows = _account_in(store), [row for _, row in store.failed.stored()]
         known = [state for state in self.states(store).values() if state != "unknown"]
-        ended = account.done + account.redirected + account.failed
+        listed = account.failed + account.unparsed
+        ended = account.done + listed
         if (
-            account.failed != len(rows)
-            or sum(account.reasons.values()) != len(rows)
+            listed != len(rows)
             or not len(known) <= account.pages
             or not ended <= self._world.site.begun
         ):

@@ -157,7 +157,9 @@ CONTROLS = {
     "failed pages without their rows": {
         "faults": {"late": 2},
         "features": {"bugs": 0.3},
-        "without": {"list(key == '' and id or key, given_up, kind, packed)": ""},
+        "without": {
+            "list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)": ""
+        },
     },
     "bodies that vanish unnoticed": {
         "faults": {"bodies": 2, "late": 2},

@@ -1,0 +1,65 @@
+"""Hosts that keep a crawl out: their pages are unparsed one after another, for one reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from scrapy_bloom.crawl.outcomes import REDIRECTED, WALLS, Reason
+
+if TYPE_CHECKING:
+    from scrapy_bloom.crawl.report import Report
+
+_IN_A_ROW: Final = 10
+_MOST: Final = 3  # WARNINGs a run
+_MOST_HOSTS: Final = 10_000
+
+
+class Walls:
+    """Notices when a host keeps a crawl out, and says so once for each host and reason.
+
+    :param report: writes to the log.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._rows: dict[str, tuple[str, int]] = {}  # by host: the reason, and how often in a row
+        self._said: set[tuple[str, str]] = set()
+
+    def note(self, url: str, reason: Reason | None) -> None:
+        """Note how a page has ended.
+
+        :param url: of the request that the page stands for by now.
+        :param reason: why no callback got it; None if one did.
+        """
+        if reason is None and not self._rows:
+            return
+        host = urlsplit(url).hostname or ""
+        name = None if reason is None else _wall(reason)
+        if name is None:
+            self._rows.pop(host, None)
+            return
+        before, count = self._rows.pop(host, (name, 0))
+        count = count + 1 if before == name else 1
+        if len(self._rows) < _MOST_HOSTS:
+            self._rows[host] = name, count
+        if count >= _IN_A_ROW and len(self._said) < _MOST and (host, name) not in self._said:
+            self._said.add((host, name))
+            assert reason is not None
+            self._report.warn(
+                f"{_IN_A_ROW} pages of {host or 'one host'} in a row were not parsed ({name}): the"
+                f" site may want a login, or block this crawl. 'scrapy bloom queue --unparsed'"
+                f" lists them; 'scrapy bloom queue --retry --reason {_word(reason.kind)}' has the"
+                f" next run fetch them again."
+            )
+
+
+def _wall(reason: Reason) -> str | None:
+    """Return which wall a page has met, None if it is none."""
+    if reason.kind == REDIRECTED:
+        return f"redirected to {reason.message}"
+    return reason.kind if reason.unparsed and reason.kind in {*WALLS, "429"} else None
+
+
+def _word(kind: str) -> str:
+    return f"'{kind}'" if " " in kind else kind

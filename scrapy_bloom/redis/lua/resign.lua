@@ -1,0 +1,29 @@
+-- Give up a lease: a callback blocks the worker, and may do so for ever.
+--
+-- ARGV[1]  a map in MessagePack: epoch and worker; failures and ways as in call.lua, of the page that blocks it, or none
+--          if that is unknown
+-- Answers {"ok"}; {"gone"}, {"deleted"}, {"dead"} or {"broken", error} as call.lua
+local said = cmsgpack.unpack(ARGV[1])
+local record = 'w:' .. said.worker
+local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'deleted', 'done', 'not_kept')
+if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
+read_marks(there.slices, said.epoch, there.window, there.forgotten)
+if start_over_if_vanished(slices) then return {'gone'} end
+local number, ends = read_worker(there[record])
+if not number or ends == 'dead' then return {'dead'} end
+counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
+
+local function carry_out()
+  note_failed(said.worker, said.failures)
+  if #said.ways > 0 then
+    judge(string.rep('x', #said.ways / PROBE_BYTES), said.ways, {})
+    call('HSET', header, 'slices', write_slices(slices), 'forgotten', format('%.0f', forgotten))
+  end
+  count('done', counters.done, 'not_kept', counters.not_kept)
+end
+
+-- A server that is full or read-only refuses this first write, and then nothing has changed.
+local why = #said.failures > 0 and 'named' or 'blocked'
+call('HSET', header, record, format('%.0f dead %.0f %s', number, now, why))
+call('HDEL', header, 'a:' .. said.worker)
+return as_a_whole(carry_out, function() return {'ok'} end)
