@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from scrapy_bloom.local.job import (
     REQUESTS,
     Identity,
     identity_of,
+    is_in_use,
     lock_job,
     new_filter,
     owner_notes,
@@ -100,7 +100,8 @@ class LocalTarget:
                 "written": _last_commit(self.path),
             }
             if PID in meta:
-                facts["last_run"] = _last_run(meta, file.read_counters(database).clean)
+                clean = file.read_counters(database).clean
+                facts["last_run"] = _last_run(self.path, meta, clean)
             if meta.get(KIND) == REQUESTS:
                 sizes, in_flight = sizes_in(database), int(meta.get(IN_FLIGHT, 0))
                 later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
@@ -249,7 +250,7 @@ class LocalTarget:
 
     def _found(self, store: Store) -> Iterator[Found]:
         """Yield the requests that wait or are in flight, and the failed list."""
-        run = _last_run(store.meta, store.clean) if PID in store.meta else ""
+        run = _last_run(store.path, store.meta, store.clean) if PID in store.meta else ""
         state = "waiting or in flight" if run.startswith("running") else "waiting"
         for each in requests_in(store, self._project.newest_first):
             if not each.damaged:
@@ -305,25 +306,11 @@ def _last_commit(path: Path) -> float:
     return max(each.stat().st_mtime for each in (path, log) if each.exists())
 
 
-def _last_run(meta: Mapping[str, Any], clean: int) -> str:
-    """Return how the last run ended, or that it is running, as far as this machine can tell."""
+def _last_run(path: Path, meta: Mapping[str, Any], clean: int) -> str:
+    """Return how the last run ended, or that it is running: it locks its job directory."""
     if clean:
         return "stopped cleanly"
-    return f"running as process {meta[PID]}" if _runs(int(meta[PID])) else "killed"
-
-
-def _runs(pid: int) -> bool:
-    """Return whether a process runs; one that nobody has waited for since its end does not."""
-    try:
-        os.kill(pid, 0)  # checks only whether there is one
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is somebody else's
-        pass
-    with suppress(OSError):  # on Linux
-        *_, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
-        return not rest.startswith(" Z")
-    return True
+    return f"running as process {meta[PID]}" if is_in_use(path.parent) else "killed"
 
 
 def requests_in(

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCK: Final = "bloom.lock"
+PATIENCE: Final = 0.5
+"""Seconds for which a crawl waits for it: commands may try it for a moment."""
 _MARK: Final = b"# put here by scrapy-bloom"
 """Appended to the pickle in Scrapy's file until Scrapy rewrites it; pickle ignores it."""
 
@@ -404,7 +406,7 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
     """
     try:
         # Not thread-local: the file may be closed in a different thread.
-        return FileLock(folder / LOCK, timeout=0, thread_local=False).acquire()
+        return FileLock(folder / LOCK, timeout=PATIENCE, thread_local=False).acquire()
     except Timeout:
         pid = None
         with suppress(StateError, OSError):
@@ -418,3 +420,18 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
         ) from None
     except OSError as error:
         raise file.unusable(folder, error) from error
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether a crawl uses a job directory, or may do so: its lock cannot be opened.
+
+    :param folder: where its file is.
+    """
+    path = folder / LOCK
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True

@@ -3,13 +3,13 @@
 import json
 import os
 import shlex
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
+from filelock import FileLock
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
@@ -21,7 +21,8 @@ from testbed.localredis import keys
 from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
-from scrapy_bloom.local.job import PID, lock_job
+from scrapy_bloom.local import job as job_module
+from scrapy_bloom.local.job import LOCK, PID, lock_job
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
@@ -463,14 +464,21 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly; last written 20")
 
 
-def test_a_killed_process_that_nobody_has_waited_for_does_not_run(bloom, job):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        crawl = open_job(job)
-        crawl.store.meta[PID] = process.pid
-        crawl.store.commit()
-        crawl.abandon()
-        shown = fields(bloom("info job")[1])["status"]
-        assert shown.startswith(f"running as process {process.pid}; ")
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
+def test_a_crawl_runs_as_long_as_it_holds_its_lock_whichever_process_has_its_number(bloom, job):
+    crawl = open_job(job)
+    crawl.store.meta[PID] = 2**22 + 1  # above the highest number that there is
+    crawl.store.commit()
+    assert fields(bloom("info job")[1])["status"].startswith(f"running as process {2**22 + 1}; ")
+    crawl.store.meta[PID] = os.getpid()
+    crawl.store.commit()
+    crawl.abandon()
+    assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
+
+
+def test_a_crawl_starts_while_a_command_tries_its_lock(job, monkeypatch):
+    monkeypatch.setattr(job_module, "PATIENCE", 60)
+    open_job(job).abandon()
+    locked = FileLock(job / LOCK, thread_local=False)
+    locked.acquire()  # as `info` does
+    Timer(0.1, locked.release).start()
+    open_job(job).close()
