@@ -431,8 +431,8 @@ class Frontier:
         self._note_ended()
         if count > 0:
             self._report.info(
-                f"Closing: finishing {counted(count, 'page')} in flight. A second Ctrl-C is safe;"
-                f" the next run fetches whatever is unfinished."
+                f"Closing: finishing {counted(count, 'page')} in flight. To kill the crawl now is"
+                f" safe, too: the next run fetches whatever is unfinished."
             )
 
     # The end

@@ -224,7 +224,8 @@ class Report:
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"
-        ended = "finished" if reason == "finished" else "stopped"
+        left = account is not None and account.waiting  # for other workers, or another run
+        ended = "finished" if reason == "finished" and not left else "stopped"
         self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
         if reason == "finished" and account is not None and not account.pages:
             self.warn(

@@ -455,13 +455,13 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
     """Log and count what a job has at the start of a run."""
     contents, again = "", job.store.failed.left
     if job.previous or job.restored or waiting:
-        to_fetch = counted(waiting + again, "request")
+        to_fetch = counted(waiting, "request")
         contents = f"{counted(job.restored, 'page')} known, {to_fetch} to fetch"
     if job.in_flight:
         contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
         report.set(stats.RECOVERED, job.in_flight)
     if again:
-        contents += f", {again:,} of them failed in earlier runs"
+        contents += f", {again:,} on the failed list"
     resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
     report.opened(
         "Crawl state",

@@ -28,6 +28,7 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
 from scrapy_bloom.redis.wire import Answer, Call, Failing, failure, pack
+from scrapy_bloom.values import counted
 
 logger = logging.getLogger(__name__)
 
@@ -328,11 +329,11 @@ class Worker:
         """Count and log what has come back from dead workers."""
         self.requeued += back
         if back or failed:
+            moved = f", and moved {failed:,} to the failed list" if failed else ""
             logger.log(
                 logging.WARNING if failed else logging.INFO,
-                "%s: requeued %s requests from workers whose lease expired, and moved %s to the"
-                " failed list",
-                *(self.place, f"{back:,}", f"{failed:,}"),
+                "%s: requeued %s from workers whose lease expired%s.",
+                *(self.place, counted(back, "request"), moved),
             )
 
     @property

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from scrapy_bloom import hold, retry_after
 from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.local import backend
 from scrapy_bloom.redis import pacing
@@ -137,6 +138,23 @@ async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
     assert len(crawler.spider.parsed) == 3
     (error,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
     assert "does not wait: meta['bloom_delay'] = 'soon': must be a time" in error
+
+
+@ensureDeferred
+async def test_a_run_that_leaves_what_waits_does_not_say_that_the_crawl_is_finished(kept, caplog):
+    caplog.set_level("INFO")
+
+    class Leaving(Asked, Delaying):
+        """Closes when it is idle, as spiders with an idle time of their own do."""
+
+        def idle(self):
+            close_spider(self.crawler, "finished")
+            raise DontCloseSpider
+
+    with Pages(fan("a")) as pages:
+        await crawl(Leaving, kept, url=pages.url + "/", delays={"/a": LONG})
+    (said,) = (text for text in caplog.messages if text.startswith("Crawl "))
+    assert said.startswith("Crawl stopped: 2 pages, 1 done, 1 waiting; ")
 
 
 @ensureDeferred

@@ -233,8 +233,8 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
         await crawl(Closing, settings_at(place, request), url=pages.url + "/")
     (said,) = warned("Closing: ", logging.INFO)
     assert re.fullmatch(
-        r"Closing: finishing (1 page|2 pages) in flight\. A second Ctrl-C is safe; the next run"
-        r" fetches whatever is unfinished\.",
+        r"Closing: finishing (1 page|2 pages) in flight\. To kill the crawl now is safe, too: the"
+        r" next run fetches whatever is unfinished\.",
         said,  # the page that closes it may be through or not
     )
 
