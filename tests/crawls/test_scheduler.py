@@ -1,5 +1,6 @@
 """`scrapy_bloom.Scheduler` in crawls of this process, and what it refuses."""
 
+import gc
 import logging
 import math
 import pickle
@@ -27,9 +28,11 @@ from support.graceful_stop import Stopping, resumes_well, stop_after
 from support.internals import scheduler_of
 from support.sites import Pages
 from testbed.localsite import LocalSite, SteadySite
+from twisted.python import log
 
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.items import Items
+from scrapy_bloom.crawl.scrapy import crawler as crawler_module
 from scrapy_bloom.crawl.scrapy.downloads import slot_of
 from scrapy_bloom.local import backend
 from scrapy_bloom.local.store import Store
@@ -366,6 +369,26 @@ NOWHERE = {"BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
 async def test_settings_that_cannot_be_kept_refuse_the_crawl(job, caplog, settings, text):
     assert text in await crawl_refused(kept(job, **settings), caplog)
     assert not (job / "bloom.sqlite").exists()
+
+
+@ensureDeferred
+@pytest.mark.each_scrapy
+async def test_a_crawl_is_refused_without_a_traceback_however_busy_its_machine_is(
+    job, caplog, monkeypatch, request
+):
+    """There each turn of the event loop takes so long that all timers are due."""
+    unhandled, due = [], crawler_module.call_later
+
+    def observe(event):
+        if event["isError"]:
+            unhandled.append(event)
+
+    log.addObserver(observe)
+    request.addfinalizer(lambda: log.removeObserver(observe))
+    monkeypatch.setattr(crawler_module, "call_later", lambda _, do: due(0, do))
+    await crawl_refused(kept(job, BLOOM_COMMIT_SYNC="disk"), caplog)
+    gc.collect()  # then Twisted logs what nobody has handled
+    assert unhandled == []
 
 
 @ensureDeferred

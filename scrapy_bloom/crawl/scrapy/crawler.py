@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -123,7 +124,9 @@ def close_spider(crawler: Crawler, reason: str) -> None:
     if not engine.running:  # it cannot close the spider yet, and must not begin to crawl
         engine._start = None
         engine.pause()
-        call_later(0.01, lambda: close_spider(crawler, reason))
+        close = partial(close_spider, crawler, reason)
+        # Its first task must have begun: cancelled before, it leaves a traceback (Scrapy 2.13).
+        call_later(0.01, lambda: call_later(0, close) if engine.running else close())
     elif hasattr(engine, "close_spider_async"):  # from Scrapy 2.14
         closing = deferred_from_coro(engine.close_spider_async(reason=reason))
         # An event loop that ends before cancels it, and nobody waits for it.
