@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import os
 import tracemalloc
 from collections import Counter
 from contextlib import nullcontext
@@ -217,10 +218,11 @@ async def test_what_waits_for_a_page_in_memory_fails_with_its_items(job, feed, c
 # Where feeds are cut back to
 
 
-def test_a_file_is_cut_back_to_where_it_ended(tmp_path):
+def test_a_file_is_cut_back_to_where_it_ended(tmp_path, monkeypatch):
     path, saved = tmp_path / "items", tmp_path / "cut" / "items"
     path.write_bytes(b"0123456789" * 1000)
-    end = end_of(str(path))
+    end, synced = end_of(str(path)), []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
     assert cut_back(path, end, saved) == 0
     assert not saved.parent.exists()
     for number in range(2):
@@ -229,6 +231,7 @@ def test_a_file_is_cut_back_to_where_it_ended(tmp_path):
         assert cut_back(path, end, saved) == 5
         assert path.read_bytes() == b"0123456789" * 1000
     assert saved.read_bytes() == b"more0more1"
+    assert [each.st_size for each in synced] == [5, end.size, 10, end.size]
 
 
 CHANGES = {

@@ -78,6 +78,7 @@ def cut_back(path: Path, end: End, saved: Path) -> int:
                 copy.flush()
                 os.fsync(copy.fileno())
             file.truncate(end.size)
+            os.fsync(file.fileno())  # or a power failure may bring it back once it is forgotten
     return found.st_size - end.size
 
 
