@@ -21,7 +21,17 @@ class SettingError(BloomError, ValueError):
 
 
 class MissingLibraryError(SettingError, ModuleNotFoundError):
-    """The settings, or an import, need a package that is not installed."""
+    """The settings, or an import, need a package that is not installed.
+
+    The message ends with the line that installs it, as README has it.
+
+    :param needs: what needs which package.
+    :param extra: the extra of scrapy-bloom that brings it.
+    """
+
+    def __init__(self, needs: str, extra: str) -> None:
+        source = "git+https://github.com/scrapy-bloom/scrapy-bloom"
+        super().__init__(f"{needs}: pip install 'scrapy-bloom[{extra}] @ {source}'")
 
 
 class StateError(BloomError):

@@ -21,9 +21,7 @@ from scrapy_bloom.errors import MissingLibraryError
 from scrapy_bloom.values import counted, visible
 
 if find_spec("rich") is None:  # an extra
-    raise MissingLibraryError(
-        "'scrapy bloom top' needs the package rich: pip install 'scrapy-bloom[top]'."
-    )
+    raise MissingLibraryError("'scrapy bloom top' needs the package rich", "top")
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live

@@ -16,6 +16,4 @@ from importlib.util import find_spec
 from scrapy_bloom.errors import MissingLibraryError
 
 if not all(map(find_spec, ("redis", "msgpack"))):  # an extra: who needs this room learns of it here
-    raise MissingLibraryError(
-        "A filter in Redis needs the packages redis and msgpack: pip install 'scrapy-bloom[redis]'."
-    )
+    raise MissingLibraryError("A filter in Redis needs the packages redis and msgpack", "redis")

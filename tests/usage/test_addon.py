@@ -105,9 +105,7 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 SPIDER_MODULES = ["support.crawling"]
 TELNETCONSOLE_ENABLED = False
 """
-NEEDS_REDIS = (
-    "A filter in Redis needs the packages redis and msgpack: pip install 'scrapy-bloom[redis]'."
-)
+NEEDS_REDIS = "A filter in Redis needs the packages redis and msgpack: pip install '"
 
 
 @pytest.mark.server
@@ -120,7 +118,8 @@ def test_without_the_client_library_a_crawl_that_workers_share_is_refused(projec
             assert run.end() == 1, run.log
             assert run.reason == "bloom_invalid_setting"
             assert "Traceback" not in run.log
-            assert run.logged("ERROR") == [NEEDS_REDIS]
+            [error] = run.logged("ERROR")
+            assert error.startswith(NEEDS_REDIS)
             assert run.logged("WARNING") == []
         assert site.delivered == 0
         local = project.finish(site, BLOOM_BACKEND="local", BLOOM_REDIS_URL="redis://x")

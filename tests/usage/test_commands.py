@@ -422,7 +422,7 @@ def test_a_wrong_verb_and_help_and_what_needs_redis(tmp_path):
     program = f"from scrapy.cmdline import execute; {line}"
     done = run_line(f"import sys; sys.modules['redis'] = None; {program}")
     assert done.returncode == 2
-    assert "pip install 'scrapy-bloom[redis]'" in done.stderr
+    assert "pip install 'scrapy-bloom[redis] @ git" in done.stderr
 
 
 # Pipes
