@@ -171,7 +171,7 @@ RETRY_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     meaning="Whether the next run fetches pages again that have failed: their download ended in an"
     " error or a status of Scrapy's `RETRY_HTTP_CODES` after all retries, or the project's code"
     " raised. A list of statuses replaces that list, so it must be complete: `[403, 408, 429, 500,"
-    " 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are done, and counted. It"
+    " 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are unparsed. It"
     " needs `scrapy_bloom.Scheduler`.",
 )
 RETRY_AFTER: Final = Option(

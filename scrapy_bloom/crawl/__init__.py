@@ -1,6 +1,16 @@
 """One crawl: what its requests are, what becomes of them, and when a page is done.
 
-Ten ideas:
+First read ``page``, ``frontier`` and ``backend``: how a page ends, when it is released, and what
+keeps it until then. What the words mean:
+
+- *taken*: out of its queue and not done; *in flight* while the engine has it.
+- *origin*: the page that yielded a request.
+- *target*: where a page was redirected, or its retry.
+- *way*: marks of where the redirects of a page led. If it fails, they are forgotten.
+- *roots*: stored pages that led to a request which is only in memory.
+- *exchange*: a commit of a job, or a call to Redis. What it has not said yet is lost in a kill.
+
+The rooms:
 
 - The port: ``backend`` is what keeps marks and requests, whatever that is.
 - The law: ``frontier`` says when a page is done, and ``ledger`` in which order.

@@ -155,8 +155,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def fail(self, taken: Any, reason: Reason, way: Collection[bytes], start: bytes = b"") -> None:
-        """Move a request to the failed list, from which the next run fetches it again.
+    def fail(self, taken: Any, reason: Reason, way: Collection[bytes], start: bytes = b"") -> bool:
+        """List a request that no callback got. The next run fetches again what has failed.
 
         While workers come and go without a new run, that is an hour later. One that is unparsed
         stays there until somebody puts it back; of very many some are only counted.
@@ -164,6 +164,8 @@ class Backend(ABC):
         :param taken: None for an unparsed one that was only in memory: it is only counted.
         :param way: marks of where redirects led: they are forgotten when it comes again.
         :param start: as above.
+        :returns: whether it is unparsed. One that has failed in an earlier run has failed again,
+            unless that was the last time.
         """
 
     def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know

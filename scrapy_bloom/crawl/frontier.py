@@ -29,7 +29,7 @@ from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.outcomes import Ended
-from scrapy_bloom.crawl.page import BAD, Page, State
+from scrapy_bloom.crawl.page import REACHED, Page, State
 from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.crawl.scrapy.crawler import send_dropped
 from scrapy_bloom.crawl.scrapy.engine import BACK, pop_back
@@ -136,7 +136,8 @@ class Frontier:
                 self._inc("scheduler/enqueued")
                 self._inc(self._enqueued)
                 origin = self._in_flight.origin_of(request)
-                if origin is not None and (origin.state is BAD or ORIGINAL in meta):  # is quicker
+                # For a page that a callback has, as most of them, this would change nothing.
+                if origin is not None and (origin.state is not REACHED or ORIGINAL in meta):
                     self._add_ended(self._in_flight.note_stored(request, origin))
         if due:
             self._await_due()
@@ -264,7 +265,7 @@ class Frontier:
         The page that yielded it does not end before that; if it is unknown, none is done.
         """
         origin = self._in_flight.origin_of(request)
-        here, anywhere = self._in_flight, self._waits.leads_to_one_in_flight(request)
+        here, must_wait = self._in_flight, self._waits.leads_to_one_in_flight(request)
         if origin is None:
             question = self._ledger.ask()
         else:
@@ -275,7 +276,7 @@ class Frontier:
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            here.note_duplicate(request, self._judge.dropped, origin, anywhere=anywhere)
+            here.note_duplicate(request, self._judge.dropped, origin, even_if_queued=must_wait)
         elif origin is not None:
             self._add_ended(here.note_stored(request, origin))
         if origin is None:
@@ -298,7 +299,7 @@ class Frontier:
         self._backend.note_ended(before - len(self._in_flight))
 
     def _add_ended(self, ended: list[Page]) -> None:
-        """Have pages released that have ended because of something else."""
+        """Release pages that have ended for another reason."""
         if ended:
             self._collect(ended)
             self._arm()
@@ -323,18 +324,19 @@ class Frontier:
         reason, taken = page.reason, page.taken
         if reason is not None and not self._retries:
             reason = reason._replace(unparsed=True)
+        unparsed = reason is not None and reason.unparsed
         if reason is None:
             ended = Ended.REPLACED if page.state is State.REPLACED else Ended.DONE
             self._backend.release(taken, ended, page.start)
-        elif taken is not None or reason.unparsed:
-            self._backend.fail(taken, reason, page.way, page.start)
+        elif taken is not None or unparsed:
+            unparsed = self._backend.fail(taken, reason, page.way, page.start)
         elif not page.parents:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
         if taken is None:
-            self._memory.end(page, failed=reason is not None and not reason.unparsed)
+            self._memory.end(page, failed=reason is not None and not unparsed)
         self._waits.tell(page)
-        if page.reason is not None:
-            self._report.ended(page.reason)
+        if reason is not None:
+            self._report.ended(reason.kind, unparsed=unparsed)
 
     # Exchanges
 

@@ -48,7 +48,7 @@ class InFlight:
     :param identifier: says what a request is.
     :param statuses: those that are failures if no callback gets the response.
     :param shared: whether other workers may take what was stored here.
-    :param retries: whether failed pages are fetched again: then what led to one in memory fails.
+    :param retries: whether failed pages are fetched again: then what waits for one fails with it.
 
     Attributes:
         waits: what else they wait for.
@@ -109,8 +109,8 @@ class InFlight:
     def led_to(self, request: Request) -> tuple[Page, ...]:
         """Return the pages that may have led to a request.
 
-        If its page is unknown or not in flight, that is all whose answers the spider has: one of
-        them led to it, unless ``start()`` did.
+        If its page is unknown or not in flight, these are all pages whose answers the spider has:
+        one of them led to it, unless ``start()`` did.
         """
         if self._engine.is_from_start(request):
             return ()
@@ -168,15 +168,16 @@ class InFlight:
         dropped: Dropped,
         origin: Page | None = None,
         *,
-        anywhere: bool = False,
+        even_if_queued: bool = False,
     ) -> None:
         """Let the page that yielded a duplicate wait for what it duplicates, if it must.
 
         That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
 
         :param dropped: the redirects that were dropped.
-        :param anywhere: whether also while that is in the queue, which may be long: a redirect
-            does, and a link if it was in flight when that was yielded.
+        :param even_if_queued: whether to wait although nobody here has taken the target yet, which
+            may be long: redirects do, and so does a link whose target was in flight when it was
+            yielded.
         """
         is_redirect, mark = ORIGINAL in duplicate.meta, None
         if not (is_redirect or self.waits):
@@ -185,7 +186,7 @@ class InFlight:
         with suppress(Exception):  # the project's fingerprinter
             mark, _ = self._identifier.identify(duplicate)
             pages = self.led_to(duplicate) if origin is None else (origin,)
-            self.waits.note_duplicate(mark, pages, anywhere=anywhere or is_redirect)
+            self.waits.note_duplicate(mark, pages, even_if_queued=even_if_queued or is_redirect)
         if origin is not None and is_redirect:
             chain = self._identifier.before(duplicate)
             circle = mark is not None and dropped.leads_back(chain, mark)
@@ -228,7 +229,7 @@ class InFlight:
         page = self._pages.get(request)
         if page is not None:
             reason = reason_of(result, request, self._statuses)
-            self._note(page, Event.ANSWERED if reason.unparsed else Event.REFUSED, reason)
+            self._note(page, Event.ANSWERED if reason.unparsed else Event.BROKEN, reason)
 
     def reached(self, request: Request) -> None:
         """Note that a response reaches its callback, which deals with its status."""
@@ -264,8 +265,8 @@ class InFlight:
             reason = Reason.of(failure.value, place_of(failure))
             self._pages[request].note(Event.FAILED, reason)
 
-    def item_refused(self, page: Page, reason: Reason) -> None:
-        """Note that an exporter has refused an item of a page, which may have ended."""
+    def item_rejected(self, page: Page, reason: Reason) -> None:
+        """Note that an exporter cannot export an item of a page, which may have ended."""
         for each in waiting_for(page) if self._retries else (page,):
             each.note(Event.FAILED, reason)
 

@@ -66,7 +66,7 @@ class _Held:
 
     Attributes:
         size: their bytes, pickled.
-        full: whether there are no more to wait: the others are exported as they come.
+        full: whether further items no longer wait, but are exported as they come.
     """
 
     items: list[Any] = field(default_factory=list)
@@ -222,7 +222,7 @@ class Items:
         self._fail_rejected()
 
     def _fail_rejected(self) -> None:
-        """Let the pages fail whose items an exporter cannot export."""
+        """Fail the pages whose items an exporter cannot export."""
         rejected, self._feeds.rejected = self._feeds.rejected, []
         for page, error, feed in rejected:
             self._report.once(
@@ -233,7 +233,7 @@ class Items:
                 failure=error,
             )
             if page is not None:
-                self._in_flight.item_refused(page, Reason.of(error, f"exporter of {feed}"))
+                self._in_flight.item_rejected(page, Reason.of(error, f"exporter of {feed}"))
 
     async def _ask_pipelines(self, *, last: bool = False) -> None:
         if not self._pipelines_closed:

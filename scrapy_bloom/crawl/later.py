@@ -1,6 +1,6 @@
 """What must not be sent yet: requests that wait for a time, and hosts that are left alone.
 
-Times are by ``time.monotonic()``: nobody waits the longer because a clock was set back.
+Times are by ``time.monotonic()``: nobody waits longer because a clock was set back.
 """
 
 from __future__ import annotations

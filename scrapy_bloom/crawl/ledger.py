@@ -1,8 +1,9 @@
-"""The rule that orders everything: a page is done after all that was asked before.
+"""In which order pages are released: after all questions that were asked before they ended.
 
-What a page has led to is asked about before the page is done. Until that is answered, only this
-process knows of it, so the page must stay stored: after a kill it is fetched again. A job directory
-answers at once, so there a page waits only for its items to be written out.
+A page waits by itself for the verdicts on its links, see :meth:`.Page.hold`. Here are questions of
+no page that is known: a link of unknown origin, a page to be forgotten. Until they are answered,
+only this process knows of them, so no page that has ended later is done: after a kill it is fetched
+again. A job directory answers at once, so there a page waits only for its items.
 """
 
 from __future__ import annotations

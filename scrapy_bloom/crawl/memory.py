@@ -52,7 +52,7 @@ class Memory:
         return len(self._kept)
 
     def keep(self, request: Request, error: Unstorable, due: float) -> None:
-        """Keep a request, and the pages stored that led to it.
+        """Keep a request, and keep the pages that led to it stored.
 
         It is copied if the same object waits already or is in flight: the engine keeps a set.
 

@@ -1,6 +1,6 @@
-"""How a page has ended: it is done once a callback has it. Else it has a reason, of two kinds.
+"""How a page has ended: it is done once a callback has it. Otherwise it has a reason of two kinds.
 
-Failed is what the site or the project's code failed at, in doubt yes: the next run fetches it.
+Failed is what the site or the project's code failed at, or may have: the next run fetches it.
 Unparsed is what no callback got by somebody's decision: a 404, ``IgnoreRequest``, a redirect to a
 page that was seen. It comes again only if somebody says so. While the spider closes, a download or
 a callback that fails leaves its page stored, to be fetched by the next run; a pipeline's error

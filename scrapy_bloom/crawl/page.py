@@ -1,6 +1,7 @@
 """How a page ends: a table of what it is, and of what it becomes by what happens to it.
 
-Nothing else decides that. Whoever sees something happen notes it with :meth:`Page.note`.
+Whoever sees something happen notes it with :meth:`Page.note`; :mod:`.in_flight` says which event it
+is. As what a page is listed also depends on earlier runs, see :mod:`.failed`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Event(IntEnum):
 
     ANSWERED = 0
     """The downloader has answered, and that is no failure."""
-    REFUSED = 1
+    BROKEN = 1
     """The downloader has answered, and that is a failure unless the spider deals with it."""
     REACHED = 2
     """Its callback gets the response."""
@@ -53,11 +54,11 @@ class Event(IntEnum):
     SEEN = 7
     """What a middleware has made of it was seen."""
     KEPT = 8
-    """What it led to could not be taken; it closes the spider, or fails while that closes."""
+    """It led to something that could not be taken, closed the spider, or failed during closing."""
 
 
 _TABLE: Final = """
-            ANSWERED   REFUSED    REACHED    LOST       YIELDED    FAILED  REPLACED  SEEN       KEPT
+            ANSWERED   BROKEN     REACHED    LOST       YIELDED    FAILED  REPLACED  SEEN       KEPT
 SENT        ANSWERED   BAD        REACHED    SENT       SENT       FAILED  REPLACED  REDIRECTED KEPT
 ANSWERED    ANSWERED   BAD        REACHED    BAD        REACHED    FAILED  REPLACED  REDIRECTED KEPT
 BAD         BAD        BAD        REACHED    BAD        REACHED    FAILED  BAD       BAD        KEPT
@@ -75,7 +76,7 @@ BECOMES: Final = tuple(tuple(State[name] for name in row[1:]) for row in _ROWS[1
 """What a page becomes, by what it is and what happens."""
 
 # A global is faster to look up than an enum member.
-BAD, _FAILED, _KEPT = State.BAD, State.FAILED, State.KEPT
+BAD, REACHED, _FAILED, _KEPT = State.BAD, State.REACHED, State.FAILED, State.KEPT
 _ANSWERED, _REDIRECTED = State.ANSWERED, State.REDIRECTED
 
 
@@ -124,7 +125,7 @@ class Page:
         is_new_failure = (state is BAD or state is _FAILED) and not self.has_failed
         if is_new_failure or state is _ANSWERED or state is _REDIRECTED:
             self.reason = reason
-        elif state is State.REACHED or state is State.REPLACED:
+        elif state is REACHED or state is State.REPLACED:
             self.reason = None
         self.state = state
 

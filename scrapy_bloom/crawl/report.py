@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.account import Account
-    from scrapy_bloom.crawl.outcomes import Reason
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.stats import Stat
 
@@ -89,10 +88,10 @@ class Report:
         if not self._due:
             self.flush()
 
-    def ended(self, reason: Reason) -> None:
-        """Count a page that no callback got."""
-        stat = stats.UNPARSED if reason.unparsed else stats.FAILED
-        self.inc(stat.key.format(kind=reason.kind))
+    def ended(self, kind: str, *, unparsed: bool) -> None:
+        """Count a page that no callback got, by its reason, as it is listed."""
+        stat = stats.UNPARSED if unparsed else stats.FAILED
+        self.inc(stat.key.format(kind=kind))
 
     def not_kept(self, kept: int) -> None:
         """Log once that there are too many unparsed pages to keep all of them.
@@ -101,9 +100,9 @@ class Report:
         """
         self.once(
             logging.WARNING,
-            "%s are unparsed or have failed: of further pages that no callback gets, those of"
-            " other reasons than 401, 403 and 407 are counted and not kept. To make room:"
-            " 'scrapy bloom queue --drop --reason 404'.",
+            "%s are unparsed: a further one is only counted, unless it met a 401, 403 or 407; of"
+            " redirects to seen pages that holds from 10,000 on. To make room: 'scrapy bloom queue"
+            " --drop --reason 404'.",
             counted(kept, "page"),
         )
 

@@ -2,7 +2,7 @@
 
 Many pages may redirect to one login or error page. The first redirect marks it, and those that come
 before its response are dropped as seen. If that page fails, its mark is forgotten, and the request
-is listed that was redirected first. The others would be done, although nobody has parsed them. So
+that was redirected first is listed. The others would be done, although nobody has parsed them. So
 they wait for it and fail with it, as does a page whose link leads to what is only in memory.
 """
 
@@ -45,17 +45,17 @@ class Waits:
         """Return whether a page may have to wait because its link is a duplicate."""
         return bool(self._targets or self._in_memory)
 
-    def note_duplicate(self, mark: bytes, pages: tuple[Page, ...], *, anywhere: bool) -> None:
+    def note_duplicate(self, mark: bytes, pages: tuple[Page, ...], *, even_if_queued: bool) -> None:
         """Let pages that may have yielded a duplicate wait for what it duplicates, if they must.
 
         For what is in memory only the stored ones wait: those in memory wait for nothing but what
         they have yielded.
 
-        :param anywhere: whether also for a target that nobody here has taken: it may be long until
-            its turn comes.
+        :param even_if_queued: whether also for a target that nobody here has taken: it may be long
+            until its turn comes.
         """
         target = self._targets.get(mark)
-        if target is not None and (anywhere or target.taken is not None):
+        if target is not None and (even_if_queued or target.taken is not None):
             for page in pages:
                 hold_up(page, target)
         for held in self._in_memory.get(mark, ()):

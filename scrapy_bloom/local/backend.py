@@ -225,25 +225,26 @@ class LocalBackend(Backend):
 
     def fail(
         self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
-    ) -> None:
+    ) -> bool:
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
             self._count(NOT_KEPT, 1)
-            return
+            return True
         if start:
             self._note_start(start, Start(taken.row))
         seen = () if reason.to is None else (reason.to,)
         failed = Failed.of(taken.body, reason, time.time(), way=(*way, *seen))
         if not self._store.fail(taken.row, failed):
             self._count(NOT_KEPT, 1)
-            self._report.not_kept(len(self._store.failed))
+            self._report.not_kept(self._store.failed.reasons.decisions.total())
         if way and not failed.unparsed:
             self._store.filter.forget_many(way)
+        return failed.unparsed
 
     def _take(self) -> tuple[Request, Taken] | None:
         """Take a request: one that failed in an earlier run when those have their turn.
 
-        That is once nothing else may be sent and nothing is in flight, a login say. A run that
+        That is once nothing else may be sent and nothing, such as a login, is in flight. A run that
         never gets there puts one back with each request that it takes, an hour after it began.
         """
         failed, queues = self._store.failed, self._queues

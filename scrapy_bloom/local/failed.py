@@ -73,8 +73,8 @@ class FailedList:
     def add(self, id_: int, failed: Failed) -> bool:
         """Add a request; return whether every page is kept.
 
-        Very many are not: then a further one goes, unless it met a wall and another one can give
-        way, which did not.
+        Very many are not: then a further one goes, unless it met a wall and a 404 or a redirect can
+        give way.
 
         :param id_: of its row among those that are not done.
         :raises sqlite3.Error: if one that gives way cannot be read.
@@ -91,7 +91,10 @@ class FailedList:
         return not is_full
 
     def _give_way(self) -> bool:
-        """Remove an unparsed request that met no wall; return whether there was one."""
+        """Remove a 404 or a redirect to a seen page; return whether there was one."""
+        decisions = self.reasons.decisions
+        if not (decisions["404"] or decisions[REDIRECTED]):
+            return False
         asked = f"SELECT {_COLUMNS} FROM failed WHERE unparsed AND kind IN (?, ?) ORDER BY id"
         for row in self._database.execute(asked, ("404", REDIRECTED)):
             if row[0] not in self._gone and (failed := _read(row)) is not None:

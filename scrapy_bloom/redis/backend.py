@@ -197,12 +197,14 @@ class RedisBackend(Backend):
 
     def fail(
         self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
-    ) -> None:
+    ) -> bool:
         """Report with the next call that no callback got a request."""
         if taken is None:
             self._queue.next_call.not_kept += 1
-        else:
-            self._queue.fail(taken, self._listing.row(taken, reason, way, start))
+            return True
+        failing = self._listing.row(taken, reason, way, start)
+        self._queue.fail(taken, failing)
+        return failing.failed.unparsed
 
     def account(self) -> Account:
         counts, here = self._worker.counts, len(self._queue.taken)
@@ -404,7 +406,6 @@ class RedisBackend(Backend):
         self._soon(self._pacing.until_look())
         now, taken = time.monotonic(), self._worker.counts.taken
         self._idle_since = min(self._idle_since, now)
-        # It has waited for longer than most pages take.
         if taken and now > max(
             self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
         ):

@@ -68,7 +68,7 @@ class Hang:
     def _failing(self, stack: list[FrameType]) -> Failing | None:
         """Return what to list of the page whose callback is on a stack; None if none is known."""
         found = self._in_flight.running(stack)
-        if found is None or found[0].taken is None:  # in memory: others would yield it again
+        if found is None or found[0].taken is None:  # only in memory: there is no row to list
             return None
         page, place = found
         reason = Reason(f"blocked for {upkeep.BLOCKED / 60:.0f} min in {place}")

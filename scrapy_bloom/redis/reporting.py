@@ -156,7 +156,7 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
         report.set_if_used(stat, value)
     counts = queue.worker.counts
     if counts.not_kept and counts.unparsed >= MOST_REDIRECTED:  # else they were only in memory
-        report.not_kept(counts.unparsed + counts.failed)
+        report.not_kept(counts.unparsed)
     # What was sent may be there, and its answer lost.
     report.set(stats.WAITING, queue.worker.counts.waiting + queue.offering)
     report.set(stats.FROM_BACKEND["round_trips"], link.round_trips)

@@ -33,7 +33,7 @@ from scrapy_bloom.values import counted
 logger = logging.getLogger(__name__)
 
 MOST_DEATHS: Final = 10
-"""A request goes to the failed list after this many workers have died with it."""
+"""A request is unparsed after this many workers have died with it."""
 
 KNOWN: Final = 1 << 19
 """Most fingerprints that a worker remembers for each filter: 10 MB."""
@@ -329,7 +329,7 @@ class Worker:
         """Count and log what has come back from dead workers."""
         self.requeued += back
         if back or failed:
-            moved = f", and moved {failed:,} to the failed list" if failed else ""
+            moved = f", and gave up {failed:,}" if failed else ""
             logger.log(
                 logging.WARNING if failed else logging.INFO,
                 "%s: requeued %s from workers whose lease expired%s.",

@@ -50,7 +50,7 @@ class Crawling:
         self.memory.keep(request, error, 0.0)
 
     def link_back(self, request, mark):
-        self.pages.waits.note_duplicate(mark, self.pages.led_to(request), anywhere=False)
+        self.pages.waits.note_duplicate(mark, self.pages.led_to(request), even_if_queued=False)
 
     def ended(self):
         """Return what was handed out for the pages that have ended."""
@@ -93,7 +93,7 @@ def led_to(name, *before):
 
 def wait_for(crawl, name, *pages):
     """Let pages wait for where redirects have led, whoever has taken that."""
-    crawl.pages.waits.note_duplicate(f"http://a.test/{name}".encode(), pages, anywhere=True)
+    crawl.pages.waits.note_duplicate(f"http://a.test/{name}".encode(), pages, even_if_queued=True)
 
 
 def end(crawl, request, page, reason=None):

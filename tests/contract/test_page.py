@@ -9,7 +9,7 @@ from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.page import BECOMES, Event, Page, State
 from scrapy_bloom.crawl.waits import hold_up
 
-FAILS = {Event.REFUSED, Event.LOST, Event.FAILED}
+FAILS = {Event.BROKEN, Event.LOST, Event.FAILED}
 FAILED = {State.BAD, State.FAILED}
 
 
@@ -31,7 +31,7 @@ def test_the_table_says_for_each_state_what_comes_of_each_event():
 @pytest.mark.parametrize("event", [Event.YIELDED, Event.REACHED])
 def test_a_page_that_is_dealt_with_has_no_reason_any_more(event):
     page = Page()
-    page.note(Event.REFUSED, Reason("503"))
+    page.note(Event.BROKEN, Reason("503"))
     page.note(event)
     assert (page.state in FAILED, page.reason) == (False, None)
 

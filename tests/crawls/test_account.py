@@ -225,15 +225,16 @@ class Rescuing(Parsing):
 
 @at("kept job", "shared")
 @ensureDeferred
-@pytest.mark.parametrize(("how", "failed"), [("item", 0), ("request", 0), ("log", 1)])
-async def test_an_errback_has_dealt_with_a_failure_if_it_yields_something(
-    place, account, how, failed
+@pytest.mark.parametrize(("status", "kind"), [(503, "failed"), (404, "unparsed")])
+@pytest.mark.parametrize(("how", "left"), [("item", 0), ("request", 0), ("log", 1)])
+async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
+    place, account, how, left, status, kind
 ):
     settings = {**place, **QUICK, "RETRY_ENABLED": False}
-    with Pages({"/": ["/bad"], "/bad": 503, "/mirror": []}) as site:
+    with Pages({"/": ["/bad"], "/bad": status, "/mirror": []}) as site:
         spider = type("Rescuing", (Rescuing,), {"how": how})
         await crawl(spider, settings, url=site.url + "/")
-    assert account().get("failed", 0) == failed
+    assert account().get(kind, 0) == left
 
 
 def target_of(place):

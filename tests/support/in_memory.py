@@ -118,11 +118,12 @@ class InMemory(Backend):
     def fail(self, taken, reason, way, start=b""):  # noqa: ARG002 - it is its id
         if taken is None:
             self._state.ended[urandom(8)] = "not kept"
-            return
+            return True
         taken.failed = Failed.of(taken.body, reason, time.time(), way=way)
         if not taken.failed.unparsed:
             self.forget_many(way)
         taken.body, taken.in_flight, taken.run = taken.failed.body, False, self._state.run
+        return taken.failed.unparsed
 
     def hold(self, request, seconds):
         slot, until = self._crawl.engine.slot_of(request), time.time() + seconds

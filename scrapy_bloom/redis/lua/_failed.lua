@@ -64,7 +64,7 @@ local function is_full(kind)
   return kind == REDIRECTED and tonumber(call('HGET', decisions, kind) or 0) >= MOST_REDIRECTED
 end
 
--- Drop an unparsed request that met no wall, if a portion of them has one; the next time looks at the next portion.
+-- Drop a 404 or a redirect to a seen page, if a portion of the unparsed has one; the next time looks at the next portion.
 local function give_way()
   local portion = call('HSCAN', unparsed, call('HGET', header, 'full') or '0', 'COUNT', MOVED)
   call('HSET', header, 'full', portion[1])
@@ -140,8 +140,8 @@ local function restore(restored)
   end
 end
 
--- Put a portion of the failed list back, as far as it is due, which says a function of the run in which a request has
--- failed, and when. Return where to go on, and how many these were.
+-- Put back the part of a portion of the failed list that `is_due` accepts, by the run and the time of each. Return where to
+-- go on, and how many these were.
 local function put_failed_back(cursor, is_due)
   local portion, some = call('HSCAN', failed, cursor, 'COUNT', MOVED), 0
   for i = 1, #portion[2], 2 do

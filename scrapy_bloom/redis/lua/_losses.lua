@@ -3,15 +3,15 @@
 -- Store how many requests there are, and what else is given; return the counts.
 local function count(...)
   local waiting = call('ZCARD', queue) + call('ZCARD', later)
-  local in_flight, failures, ignored = call('HLEN', taken), call('HLEN', failed), call('HLEN', unparsed)
+  local in_flight, failures, kept_back = call('HLEN', taken), call('HLEN', failed), call('HLEN', unparsed)
   local stored = call('HLEN', bodies)
-  if stored > 0 and waiting + in_flight + failures + ignored == 0 then  -- of requests that have vanished
+  if stored > 0 and waiting + in_flight + failures + kept_back == 0 then  -- of requests that have vanished
     call('UNLINK', bodies)
     stored = 0
   end
-  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'unparsed', ignored,
+  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'unparsed', kept_back,
     'bodies', stored, ...)
-  return waiting, in_flight, failures, ignored
+  return waiting, in_flight, failures, kept_back
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.

@@ -194,11 +194,11 @@ end
 -- Return whether it did. A script that may count requests does this first: count() takes what is there for all. Also
 -- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
-  local waiting, in_flight, failures, ignored, stored =
+  local waiting, in_flight, failures, kept_back, stored =
     unpack(call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed', 'bodies'))
   local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
     or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures)
-    or call('HLEN', unparsed) < tonumber(ignored) or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
+    or call('HLEN', unparsed) < tonumber(kept_back) or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
   if some then start_over() end
   walk()
   return some

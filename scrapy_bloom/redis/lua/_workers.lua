@@ -8,7 +8,7 @@ local MOST_DEAD = 200  -- tombstones that are kept: each sweep reads them all. W
 -- Set `clock`, given `heard_since`, `heard`, `swept` and `skew` of the header. Return the fields and values that are to
 -- be written of these, and since when workers have been heard without a gap if a sweep is due.
 --
--- If the server's clock has gone back, `clock` stays where it was, so that nobody waits the longer for that.
+-- If the server's clock has gone back, `clock` stays where it was, so that nobody waits longer for that.
 local function read_clock(since, last, swept, skew, lease)
   local moment, changed = string.format('%.3f', now), {'heard'}
   changed[2] = moment
@@ -86,7 +86,7 @@ local function bury(workers, lease, patient)
 end
 
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
--- Return how many requests went into the queue, and how many to the failed list.
+-- Return how many requests went into the queue, and how many were given up.
 local function put_portion_back(workers, cursor, most)
   local places = {queue = 0, failed = 0}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
@@ -104,7 +104,7 @@ local function put_portion_back(workers, cursor, most)
   return places.queue, places.failed
 end
 
--- Put a portion back of what failed an hour ago. What an earlier run has left comes last in this one, see fetch_again();
+-- Put back a portion of what failed an hour ago. What an earlier run has left comes last in this one, see fetch_again();
 -- but if this run has begun an hour ago, it waits no longer. Return how many these were.
 local function put_hourly_back()
   if call('EXISTS', failed) == 0 then return 0 end

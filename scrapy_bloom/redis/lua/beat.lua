@@ -1,8 +1,8 @@
 -- A heartbeat, for a worker that has nothing else to say.
 --
 -- ARGV[1]  epoch   ARGV[2]  worker   ARGV[3]  seconds of the lease   ARGV[4]  `most`, as in call.lua
--- Answers {"ok", how many requests of dead workers were put back, how many others went to the failed list, the count
---          of forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
+-- Answers {"ok", how many requests of dead workers were put back, how many others were given up, the count of
+--          forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local record = 'w:' .. worker
 local there = read_header('epoch', record, 'slices', 'forgotten', 'deleted', 'heard_since', 'heard', 'swept', 'skew')

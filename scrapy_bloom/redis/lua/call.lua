@@ -7,7 +7,7 @@
 --   answered    of the last call whose answer the worker has, 0 if it only has a record, -1 if it need not have one
 --   lease       seconds
 --   comes       whether it has just come
---   most        deaths after which a request is moved to the failed list; with one less it is risky
+--   most        deaths after which a request is given up, see _failed.lua; with one less it is risky
 --   risky       whether the worker has a risky one: then it takes nothing
 --   alone       whether it has nothing: only then it takes a risky one, and nothing else
 --   seen        how many links were dropped since its last call, because they led to seen pages
@@ -75,11 +75,11 @@ local next_turn, requeued, given_up, fetched_again = 0, 0, 0, 0
 counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
 
 local function answer()
-  local waiting, in_flight, failures, ignored =
+  local waiting, in_flight, failures, kept_back =
     unpack(counts or call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed'))
   local report = format('waiting %d taken %d failed %d unparsed %d forgotten %d done %d not_kept %d later %d workers %d '
     .. 'hosts %d held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight,
-    failures, ignored, forgotten, counters.done, counters.not_kept, call('ZCARD', later), there.workers or 0, there.hosts or 0,
+    failures, kept_back, forgotten, counters.done, counters.not_kept, call('ZCARD', later), there.workers or 0, there.hosts or 0,
     there.held or 0, seconds_left(), clock, next_turn, requeued, given_up,
     (there.retry or there.found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
   local left_alone, told = {}, call('HGET', header, 'holds_version') or '0'
@@ -157,8 +157,8 @@ end
 
 local default = default_pace(own_delay, said.jitter, there.delay)
 
--- Put back what earlier runs have left on the failed list, once nothing is in flight, a login say, and nothing else may
--- be sent; from then on, while few requests wait. Each keeps its priority, and its place among those of its slot.
+-- Put back what earlier runs have left on the failed list, once nothing, such as a login, is in flight, and nothing else
+-- may be sent; from then on, while few requests wait. Each keeps its priority, and its place among those of its slot.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
   if not there.retry then return end
