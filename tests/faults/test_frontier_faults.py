@@ -16,6 +16,7 @@ from testbed.localsite import LocalSite
 
 from scrapy_bloom import LocalFilter
 from scrapy_bloom.crawl import items
+from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.local import backend
 from scrapy_bloom.local.queue import Queues
@@ -179,6 +180,35 @@ async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
         assert len(site.repeated) <= 16 + 2  # what was in flight, at most
     said = caplog.text.count("could not be enqueued. The page that led to it is not done")
     assert said == (argument == "scheduler/enqueued")  # Scrapy logs what cannot be taken
+
+
+class OneLambda(Follower):
+    """The tenth link that it meets cannot be stored."""
+
+    name = "one lambda"
+
+    def request(self, response, href):
+        request = response.follow(href)
+        return request.replace(callback=lambda _: None) if len(self.parsed) == 10 else request
+
+
+@ensureDeferred
+async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(
+    job, monkeypatch
+):
+    """Not even in memory: of a chain of pages all that follow would be lost."""
+
+    def keep(*_):
+        raise MemoryError
+
+    with LocalSite(pages=20, links=1) as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(Memory, "keep", keep)
+            await crawl(OneLambda, kept(job), url=site.url)
+        assert len(site.missed) == 10
+        await crawl(OneLambda, kept(job), url=site.url)
+        assert site.missed == set()
+        assert [*site.repeated.values()] == [2]
 
 
 @ensureDeferred
