@@ -21,7 +21,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import EACH
@@ -33,12 +33,11 @@ from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Failing
-from scrapy_bloom.redis.worker import MOST_DEATHS, Surprise, Worker
-
-if TYPE_CHECKING:
-    pass
+from scrapy_bloom.redis.worker import AHEAD, MOST_DEATHS, Surprise, Worker
 
 logger = logging.getLogger(__name__)
+
+_LATEST: Final = 50  # of so many answers the slowest says how long the next one may take
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
@@ -73,6 +72,8 @@ class SharedQueue:
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self.taken: set[Taken] = set()
+        self._asked = 0.0  # when the last call began
+        self._took = deque([AHEAD], maxlen=_LATEST)  # seconds until answers came, at first a guess
         self._surprise: Surprise | None = None  # until the key is open again
         link.start_heartbeats(self.worker.keep_alive)
 
@@ -168,7 +169,9 @@ class SharedQueue:
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
             call.idle, call.alone = idle, not self.taken
+            call.lead = max(self._took)
             call.risky = any(taken.deaths >= MOST_DEATHS - 1 for taken in self.taken)
+        self._asked = time.monotonic()
         return self._call
 
     def _fill(self, call: Call) -> None:
@@ -210,6 +213,7 @@ class SharedQueue:
     def settle(self, call: Call, answer: Answer) -> None:
         """Apply the answer to a call."""
         self._call = None
+        self._took.append(time.monotonic() - self._asked)
         if answer.void:
             self.worker.known.clear()
             self.surprises += 1

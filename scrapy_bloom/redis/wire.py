@@ -106,6 +106,7 @@ class Call:
         idle: whether nothing is in flight here besides.
         risky: whether this worker has a request that is given up with its next death.
         alone: whether it has none at all.
+        lead: seconds that its answer may take: until then it takes no turn.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
         not_kept: how many pages are unparsed that were only in memory.
         failures: requests that no callback got.
@@ -127,6 +128,7 @@ class Call:
     room: int = MOST_BYTES
     through: bool = False
     idle: bool = False
+    lead: float = 0.0
     risky: bool = False
     alone: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)

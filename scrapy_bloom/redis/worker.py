@@ -377,6 +377,7 @@ class Worker:
                 "holds_version": self._holds_version,
                 "most": MOST_DEATHS,
                 "ahead": AHEAD,
+                "lead": min(AHEAD, call.lead),
                 **call.requests(self.probe),
             }
         return pack(said)

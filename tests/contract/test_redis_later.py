@@ -181,7 +181,7 @@ def test_as_many_slots_are_forgotten_as_are_added(server, key, join, set_clock, 
             worker.say()
         worker.exchange(500)
         most = max(most, server.client().zcard(beginning(key) + kind))
-    assert most <= 2 * 400
+    assert most <= 3 * 400  # at first, turns are half a second away
 
 
 def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join, set_clock):

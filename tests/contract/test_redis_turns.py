@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from operator import attrgetter
 
@@ -304,6 +305,30 @@ def test_heads_sort_by_slot_and_priority(slot, body, priority):
     assert taken.priority == max(-(2**53), min(2**53, priority))
     higher, _ = Entry("f", b"mark", body, priority + 1, slot=slot).queued
     assert higher <= head
+
+
+def test_no_turn_of_a_slot_with_a_delay_comes_before_its_answer(join):
+    """It would be over by then, and the one after it would come too soon."""
+    worker = join(SECOND)
+    worker.offer("a", slot="a")
+    worker.say()
+    call = worker.queue.prepare(1, default=SECOND)
+    call.lead, before = 0.3, time.monotonic()
+    (taken,) = worker.queue.carry_out(call).taken
+    assert before + 0.3 <= taken.start <= time.monotonic() + 0.3
+
+
+def test_a_worker_knows_how_long_answers_take(join):
+    worker = join(SECOND)
+    for _ in range(51):
+        call = worker.queue.prepare(0, look=True)
+        worker.queue.settle(call, worker.queue.carry_out(call))
+    low = call.lead
+    late = worker.queue.prepare(0, look=True)
+    answer, sent = worker.queue.carry_out(late), time.monotonic()
+    until(lambda: time.monotonic() > sent + low + 0.05)
+    worker.queue.settle(late, answer)
+    assert worker.queue.prepare(1).lead > low
 
 
 # Reading

@@ -60,7 +60,7 @@ def test_flags_numbers_and_entries_are_those_of_lua(server):
 
 
 CALLER = {"epoch", "worker", "number", "answered", "lease"}
-MORE = {"comes", "holds_version", "most", "ahead"}
+MORE = {"comes", "holds_version", "most", "ahead", "lead"}
 MARKS, REQUESTS = {*Call().marks(bytes)}, {*Call().requests(bytes)}
 
 

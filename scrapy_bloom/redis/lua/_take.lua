@@ -62,7 +62,7 @@ end
 -- Serve a slot: take up to `most` of its requests with one start, and set its next turn. Return how many were taken.
 local function serve(haul, slot, turn, listed, most)
   local delay, jitter, pace = read_pace(listed, haul.default)
-  local start = math.max(clock, turn)
+  local start = math.max(delay > 0 and haul.soonest or clock, turn)
   local following = start + draw(delay, jitter)
   if delay > 0 then most = 1 else following = clock + #haul.ids + 1 end  -- slots without a delay take turns
   local some, others = hand_out_some(haul, slot, most, describe_turn(start, following, pace))
@@ -128,6 +128,7 @@ local function take(said, default)
   local haul = {
     most = said.most, alone = said.alone, default = default,
     horizon = horizon,  -- of turns that come until then, requests are taken
+    soonest = clock + said.lead * SECOND,  -- before then no worker knows of a turn
     room = said.room,  -- for so many bytes
     ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies
     gone = {},  -- members of `queue`

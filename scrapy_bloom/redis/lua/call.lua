@@ -15,6 +15,7 @@
 --   through     whether its start() is through
 --   idle        whether it is, and nothing is in flight here
 --   ahead       seconds before its turn that a request may be taken
+--   lead        seconds that the answer may take: no turn of a slot with a delay comes sooner
 --   delay, jitter  its pace for slots that have no other
 --   ops         a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget

@@ -65,6 +65,19 @@ SHARED = {
         "delay": 1.0,
         "whole": False,
     },
+    "a pace, slow answers": {
+        "features": {"fails": 0.1, "redirects": 0.1},
+        "delay": 1.0,
+        "gap": 0.95,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+    },
+    "a pace, blocking callbacks": {
+        "faults": {"kill": 0.1},
+        "features": {"blocks": 0.2, "fails": 0.1},
+        "delay": 1.0,
+        "gap": 0.95,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+    },
     "a window": {
         "faults": {**MIX, "split": 1, "set_back": 0.5},
         "features": ALL,

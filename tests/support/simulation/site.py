@@ -9,6 +9,7 @@ may be away for a while.
 import asyncio
 from collections import Counter, defaultdict
 from functools import partial
+from math import inf
 
 from scrapy import Request, Spider
 from scrapy.exceptions import DownloadTimeoutError
@@ -48,6 +49,7 @@ class Site:
         links: of each page.
         parsed: how often each page's callback has come to its end.
         early: pages that were fetched before the time they were to wait for.
+        gaps: seconds between two requests to one host.
         away_until: when it answers again.
         begun: how often a request was served that no retry or redirect has made.
     """
@@ -61,6 +63,7 @@ class Site:
         self.links = defaultdict(list)
         self.parsed = Counter()
         self.early, self.away_until, self.begun = [], 0.0, 0
+        self.gaps, self._served_at = [], {}
         self._not_before = []
         for page in self.pages[1:]:
             self._link(chance.randrange(max(0, page - 30), page), page)
@@ -159,6 +162,8 @@ class Site:
         self.begun += not {"retry_times", "redirect_times"}.intersection(request.meta)
         chance = self._chance
         self._world.note("served", self._world.running.name, request.url)
+        self.gaps.append(TIME.now - self._served_at.get(host, -inf))
+        self._served_at[host] = TIME.now
         await asyncio.sleep(chance.choice(self._answers) + is_page * self._slow[page])
         if self._world.faulty and chance.random() < self._features.get("busy", 0):
             until = TIME.now + chance.choice((2, 15, 60))

@@ -68,6 +68,7 @@ class World:
         rate: how many faults come in a second.
         calm: after so many seconds nothing happens any more.
         delay: ``DOWNLOAD_DELAY``.
+        gap: share of it that must be between any two requests to a host.
         concurrent: ``CONCURRENT_REQUESTS``.
         latencies: of calls beside the event loop.
         settings: others.
@@ -96,6 +97,7 @@ class World:
         rate=0.4,
         calm=40.0,
         delay=0.0,
+        gap=0.0,
         concurrent=4,
         answers=(0.1, 0.5, 2.0, 5.0),
         latencies=(0.001, 0.005, 0.03, 0.3),
@@ -114,6 +116,7 @@ class World:
         self._faults, self._rate = dict(faults), rate
         self.faulty = bool(self._faults)
         self.site = Site(self, pages, hosts, dict(features), answers)
+        self._least = gap * delay
         self.settings = {
             **self.settings,
             "CONCURRENT_REQUESTS": concurrent,
@@ -280,6 +283,8 @@ class World:
             fine = None, "finished", "shutdown", *self.also_ends(process)
             if process.reason not in fine:
                 self.wrong.append(f"{process.name} ended: {process.reason}")
+        if (least := min(self.site.gaps)) < self._least:
+            self.wrong.append(f"two requests to a host within {least:.3f} s")
         if self.site.early and not _CLOCKS.intersection(self._faults):
             self.wrong.append(f"fetched too early: {self.site.early}")
 
