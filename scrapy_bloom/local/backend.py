@@ -27,9 +27,10 @@ from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.file import log_size
 from scrapy_bloom.local.failed import Reasons
 from scrapy_bloom.local.feeds import FEEDS, FeedNotes, cut_feeds
-from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job
+from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job, file_in
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Start
@@ -61,6 +62,9 @@ DONE: Final = "done"
 
 NOT_KEPT: Final = "not kept"
 """Key of a note: how many unparsed pages were not kept."""
+
+SMALL: Final = 1 << 18
+"""A file of this size, with its log, is opened at once, in some 15 ms."""
 
 _AT_ONCE: Final = 100  # most failed requests that are put back to find one that may be sent
 
@@ -96,8 +100,9 @@ class LocalBackend(Backend):
     ) -> LocalBackend:
         """Open the file of a job directory, or create it.
 
-        All but Scrapy's classes work beside the event loop. The first step that fails releases the
-        job directory, as it was:
+        All but Scrapy's classes work beside the event loop, unless the file is small: with some
+        reactors a crawl of Scrapy is open once ``Crawler.crawl()`` returns. The first step that
+        fails releases the job directory, as it was:
 
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
@@ -113,15 +118,16 @@ class LocalBackend(Backend):
         made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
         owner = Identity(crawl.spider.name, fingerprinter.wrapped, made_by, writer)
         digests = fingerprinter.digests
-        job = await run_beside(partial(Job, folder, owner, REQUESTS))
+        here = _is_small(file_in(folder))
+        job = await run_beside(partial(Job, folder, owner, REQUESTS), here=here)
         with job.opening():
-            await run_beside(partial(job.open, settings, digests=digests))
+            await run_beside(partial(job.open, settings, digests=digests), here=here)
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
-            await run_beside(queues.read_waiting)
+            await run_beside(queues.read_waiting, here=here)
             if job.killed:
                 noted = str(job.store.meta.get(FEEDS, "{}"))
                 await run_beside(partial(cut_feeds, job.folder, noted))
-            await run_beside(job.begin)
+            await run_beside(job.begin, here=here)
         opened = cls(crawl, job, queues)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
         return opened
@@ -450,6 +456,12 @@ class LocalBackend(Backend):
             exit_with_error_code(self._crawler)
             write_no_state(self._crawler)  # it would not be that of the last commit
             end_crawl(self._crawler, self._report, error)
+
+
+def _is_small(path: Path) -> bool:
+    """Return whether opening the file of a job takes no longer than some turns of an event loop."""
+    size = path.stat().st_size if path.exists() else 0
+    return size + log_size(path) <= SMALL
 
 
 def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> None:

@@ -101,6 +101,7 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
 ):
     """A filter for 100,000,000 pages is read and written for seconds."""
     threads = {}
+    monkeypatch.setattr(local_backend, "SMALL", -1)
 
     def noted(name, do):
         def call(*arguments, **options):

@@ -53,3 +53,31 @@ def test_a_crawl_is_killed_and_resumes_by_means_that_every_system_has(tmp_path):
             assert (run.wait(PATIENCE) == 0) == (deliveries is None), log.read_text()
     assert site.missed == set()
     assert "resumed after a kill" in log.read_text()
+
+
+OPEN = """
+import sys
+from twisted.internet import reactor
+from scrapy import Spider
+from scrapy.crawler import Crawler
+
+settings = {"ADDONS": {"scrapy_bloom.Addon": 500}, "JOBDIR": "job", "TWISTED_REACTOR": None}
+
+def look():
+    crawler = Crawler(type("Books", (Spider,), {"name": "books"}), settings)
+    crawler.crawl()
+    print(len(crawler.stats.get_value("start_time").isoformat()) > 0)
+    crawler.stop().addBoth(lambda _: reactor.stop())
+
+reactor.callWhenRunning(look)
+reactor.run()
+"""
+
+
+def test_a_crawl_is_open_at_once_where_scrapys_is(tmp_path):
+    """Without asyncio: tests of others look at a crawl once `crawl()` has returned."""
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "True\n", done.stderr

@@ -120,16 +120,17 @@ class Pulse:
         self._asked = None
 
 
-def run_beside(function: Callable[[], T]) -> Deferred[T]:
+def run_beside(function: Callable[[], T], *, here: bool = False) -> Deferred[T]:
     """Run a function in a thread while the reactor or event loop keeps running.
 
     The thread is a daemon: after a second Ctrl-C, the process does not wait for a server.
 
-    :returns: a Deferred that fires with the result. If neither is running, `function` ran here.
+    :param here: whether it is quick and should rather run at once, in this thread.
+    :returns: a Deferred that fires with the result. It also ran at once if neither is running.
     """
     done: Deferred[T] = Deferred()
     reactor, call_back = _reactor(), _loop_caller()
-    if call_back is None or (reactor is not None and not reactor.running):
+    if here or call_back is None or (reactor is not None and not reactor.running):
         done.callback(function())
         return done
 
