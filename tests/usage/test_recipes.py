@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 import scrapy
 from pytest_twisted import ensureDeferred
-from scrapy import Request
-from scrapy.http import Response
+from scrapy import Request, Spider, signals
+from scrapy.http import JsonRequest, Response
+from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import at, crawl
+from support.crawling import at, crawl, make_crawler
 from support.sites import Pages
 
 from scrapy_bloom.signals import hold_slot
@@ -102,26 +104,87 @@ async def test_the_pages_of_a_list_are_fetched_until_an_article_is_known(place, 
 
 @at("kept job", "shared")
 @ensureDeferred
-async def test_each_run_fetches_only_what_is_new_in_a_sitemap(place, recipe):
+async def test_each_run_fetches_only_what_is_new_or_has_changed_in_a_sitemap(place, recipe):
     def sitemap(kind, *paths):
-        entries = "".join(f"<{kind}><loc>{site.url}{path}</loc></{kind}>" for path in paths)
+        entries = "".join(
+            f"<{kind}><loc>{site.url}{path}</loc>{changed.get(path, '')}</{kind}>" for path in paths
+        )
         name = "sitemapindex" if kind == "sitemap" else "urlset"
         space = "http://www.sitemaps.org/schemas/sitemap/0.9"
         return f'<{name} xmlns="{space}">{entries}</{name}>'.encode()
 
-    listed = ["/old"]
+    listed, changed = ["/old", "/dated"], {"/dated": "<lastmod>2026-01-02T03:04:05Z</lastmod>"}
     pages = {
         "/sitemap.xml": lambda *_: sitemap("sitemap", "/part.xml"),
         "/part.xml": lambda *_: sitemap("url", *listed),
     }
-    with Pages({**pages, "/old": [], "/new": []}) as site:
-        spider = recipe("Only the new pages of a sitemap", site.url, {'"10m"': "0"})["News"]
+    with Pages({**pages, "/old": [], "/dated": [], "/new": []}) as site:
+        title = "Only the new and changed pages of a sitemap"
+        spider = recipe(title, site.url, {'"10m"': "0"})["News"]
         for _ in range(2):
             await crawl(spider, place)
-        assert site.hits == {"/sitemap.xml": 2, "/part.xml": 2, "/old": 1}
+        assert site.hits == {"/sitemap.xml": 2, "/part.xml": 2, "/old": 1, "/dated": 1}
         listed.append("/new")
+        today = datetime.now(timezone.utc).date()
+        changed["/dated"] = f"<lastmod>{today}</lastmod>"  # perhaps after it was fetched
         await crawl(spider, place)
-        assert (site.hits["/old"], site.hits["/new"]) == (1, 1)
+        assert (site.hits["/old"], site.hits["/dated"], site.hits["/new"]) == (1, 2, 1)
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe):
+    pages = {"/": ["/a"], "/a": b'<form id="captcha">'}
+    with Pages(pages) as site:
+        spider = recipe("Captcha pages with status 200", site.url, {'"10m"': "0.1"})["Shop"]
+        crawler = await crawl(spider, place)
+        assert crawler.stats.get_value("bloom/failed/Captcha in parse") == 1
+        pages["/a"] = []
+        crawler = await crawl(spider, place)
+        assert crawler.stats.get_value("item_scraped_count") == 2
+        assert site.hits["/a"] == 2
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_each_account_fetches_a_page_once(place, recipe):
+    class Accounts(Spider):
+        name = "accounts"
+
+        async def start(self):
+            for account in ("anna", "ben", "anna"):
+                yield Request(f"{site.url}/", meta={"cookiejar": account})
+
+    by_account = recipe("Many accounts at one URL")["ByAccount"]
+    with Pages({"/": []}) as site:
+        await crawl(Accounts, {**place, "REQUEST_FINGERPRINTER_CLASS": by_account})
+        assert site.hits["/"] == 2
+
+
+def test_a_nonce_makes_no_page_of_its_own(recipe):
+    fingerprinter = recipe("GraphQL with a nonce")["WithoutNonce"]()
+
+    def asked(page, nonce):
+        data = {"query": "books", "variables": {"page": page, "nonce": nonce}}
+        return fingerprinter.fingerprint(JsonRequest("https://a.test/graphql", data=data))
+
+    assert asked(1, "x") == asked(1, "y") != asked(2, "x")
+    assert fingerprinter.fingerprint(Request("https://a.test/")) == fingerprint(
+        Request("https://a.test/")
+    )
+
+
+@at("kept job", "shared")
+@ensureDeferred
+async def test_an_item_is_handed_on_from_page_to_page(place, recipe):
+    items = []
+    with Pages({"/": ["/a", "/b"], "/a": ["/a/r"], "/b": ["/b/r"], "/a/r": [], "/b/r": []}) as site:
+        spider = recipe("Gather an item from several pages", site.url)["Books"]
+        crawler = make_crawler(spider, place)
+        crawler.signals.connect(items.append, signals.item_scraped, weak=False)
+        await crawler.crawl()
+        assert sorted(item["reviews"] for item in items) == [f"{site.url}/{x}/r" for x in "ab"]
+        assert all(item["reviews"] == item["url"] + "/r" for item in items)
 
 
 def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatch, recipe):
