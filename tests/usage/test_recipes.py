@@ -178,10 +178,14 @@ def test_a_nonce_makes_no_page_of_its_own(recipe):
 @ensureDeferred
 async def test_an_item_is_handed_on_from_page_to_page(place, recipe):
     items = []
+
+    def scraped(item):
+        items.append(item)
+
     with Pages({"/": ["/a", "/b"], "/a": ["/a/r"], "/b": ["/b/r"], "/a/r": [], "/b/r": []}) as site:
         spider = recipe("Gather an item from several pages", site.url)["Books"]
         crawler = make_crawler(spider, place)
-        crawler.signals.connect(items.append, signals.item_scraped, weak=False)
+        crawler.signals.connect(scraped, signals.item_scraped)
         await crawler.crawl()
         assert sorted(item["reviews"] for item in items) == [f"{site.url}/{x}/r" for x in "ab"]
         assert all(item["reviews"] == item["url"] + "/r" for item in items)
