@@ -387,7 +387,7 @@ def run_and_fail(server, key, now, *, new=0):
             body = packed(Request(f"http://a.test/{number}"))
             queue.offer(Entry("f", mark_of(number), body, source=number))
         while not over:
-            for taken in exchange(queue, 50, look=True, default=worker.default).taken:
+            for taken in exchange(queue, 50, look=True, idle=True, default=worker.default).taken:
                 failed = Failed.of(taken.body, Reason("503"), now, **IN_REDIS)
                 original = replace(taken, body=failed.body)
                 queue.fail(taken, Failing(taken.id, b"", failed, original))
