@@ -13,6 +13,7 @@ import scrapy
 from bench import results
 from bench.claims import CLAIMS
 from bench.parts import PARTS
+from scrapy_bloom import __version__
 from scrapy_bloom.filter.sizing import next_slice
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
@@ -76,6 +77,12 @@ def test_all_say_the_same_of_versions_and_systems():
     assert {row["python"].rpartition(".")[0] for row in MATRIX} == set(pythons)
     assert re.findall(r"Operating System :: (.+)\"", project) == ["POSIX :: Linux"]
     assert "Linux; a part of the tests runs on macOS and Windows." in last
+
+
+def test_the_metadata_name_the_docs_of_their_version():
+    project = (ROOT / "pyproject.toml").read_text()
+    (version,) = re.findall(r'^Documentation = ".*/v(.+)/"', project, re.MULTILINE)
+    assert version == __version__
 
 
 def test_the_matrix_of_versions_runs_tests_that_are_there(monkeypatch):

@@ -30,6 +30,16 @@ def test_what_is_installed_has_every_file_of_the_package():
     assert Path("redis", "lua", "call.lua") in files(PACKAGE)
 
 
+def test_the_floor_has_the_oldest_of_everything_that_is_asked_for():
+    tests = Path(__file__).parents[1]
+    bound = re.compile(r"^([\w-]+)(?:>=|==)([\d.]+)", re.MULTILINE)
+    floor = dict(bound.findall((tests / "floor.txt").read_text()))
+    assert floor.pop("twisted")  # scrapy asks for it
+    project = (tests.parent / "pyproject.toml").read_text()
+    asked = project.partition("\ndependencies = [")[2].partition("\n# What the tests run with.")[0]
+    assert floor == dict(re.findall(r"\"([\w-]+)>=([\d.]+)", asked))
+
+
 def test_the_typed_user_has_tried_every_public_name():
     user = ast.parse((Path(__file__).parents[1] / "typed" / "api.py").read_text())
     tried = {
