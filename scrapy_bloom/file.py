@@ -57,6 +57,11 @@ _WEIGHT: Final = f"1 + ({_NUMBER} * {_NUMBER} & 0xffffffff)"
 
 Value = str | int | float | bytes | None
 
+_STRANGE: Final = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""What strange values raise."""
+
 _MAGIC: Final = b"SQLite format 3\0"
 
 
@@ -106,7 +111,7 @@ def refusing(path: Path) -> Iterator[None]:
         raise
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _STRANGE as error:
         raise damaged(path, repr(error)) from error
 
 

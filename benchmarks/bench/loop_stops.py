@@ -94,7 +94,8 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def _kill_a_job(folder: Path, pages: int) -> None:
     """Leave a job as a kill would: its blocks have random bits, and its journal is long."""
     from scrapy_bloom.filter.bloom import LocalFilter
-    from scrapy_bloom.local.job import REQUESTS, Identity, owner_notes
+    from scrapy_bloom.local.job import Identity, owner_notes
+    from scrapy_bloom.local.notes import REQUESTS
     from scrapy_bloom.local.store import NAME, Store
 
     filter_ = LocalFilter(capacity=pages)

@@ -21,16 +21,9 @@ from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, read
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.errors import SettingError, StateError
-from scrapy_bloom.local.backend import DONE, account_of
+from scrapy_bloom.local.backend import account_of
 from scrapy_bloom.local.failed import reasons_in
 from scrapy_bloom.local.job import (
-    DIGEST,
-    FILTER,
-    IDENTITY,
-    IN_FLIGHT,
-    KIND,
-    PID,
-    REQUESTS,
     Identity,
     identity_of,
     is_in_use,
@@ -40,6 +33,17 @@ from scrapy_bloom.local.job import (
     read_meta,
 )
 from scrapy_bloom.local.later import LATER, stored_holds, stored_requests, waiting_body
+from scrapy_bloom.local.notes import (
+    DIGEST,
+    DONE,
+    FILTER,
+    IDENTITY,
+    IN_FLIGHT,
+    KIND,
+    PID,
+    REQUESTS,
+    read_notes,
+)
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, sizes_in
@@ -90,7 +94,8 @@ class LocalTarget:
         """Return how far the crawl is. Marks are not read, and requests are only counted."""
         self._check_there()
         with file.reading(self.path) as database:
-            meta = dict(file.rows(database, "meta"))
+            bad: dict[str, str] = {}
+            meta = read_notes(database, bad)
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
             facts = {
@@ -98,6 +103,7 @@ class LocalTarget:
                 **asdict(_identity(self.path, meta)),
                 "items": max(0, marks - again),
                 "written": _last_commit(self.path),
+                **({"unusable": bad} if bad else {}),
             }
             if PID in meta:
                 clean = file.read_counters(database).clean

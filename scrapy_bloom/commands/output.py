@@ -80,4 +80,7 @@ def as_text(value: object) -> str:
 
 def moment(seconds: float) -> str:
     """Return a time, given in seconds since 1970, as people read it here."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OSError, OverflowError, ValueError):  # no calendar has it
+        return f"{seconds:g} s"

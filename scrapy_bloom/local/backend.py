@@ -29,8 +29,9 @@ from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.file import log_size
 from scrapy_bloom.local.failed import Reasons
-from scrapy_bloom.local.feeds import FEEDS, FeedNotes, cut_feeds
-from scrapy_bloom.local.job import IN_FLIGHT, REQUESTS, Identity, Job, file_in
+from scrapy_bloom.local.feeds import FeedNotes, cut_feeds
+from scrapy_bloom.local.job import Identity, Job, file_in
+from scrapy_bloom.local.notes import DONE, FEEDS, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Start
@@ -53,15 +54,6 @@ INTERVAL: Final = 0.05
 PAUSE: Final = 10
 """The next commit waits at least this many times as long as the last one took, so that what makes
 commits slow, such as a large ``spider.state``, takes at most an eleventh of a crawl's time."""
-
-SEEN: Final = "seen"
-"""Key of a note: how many links all runs have dropped, because they led to pages seen before."""
-
-DONE: Final = "done"
-"""Key of a note: how many pages are done."""
-
-NOT_KEPT: Final = "not kept"
-"""Key of a note: how many unparsed pages were not kept."""
 
 SMALL: Final = 1 << 18
 """A file of this size, with its log, is opened at once, in some 15 ms."""

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.scrapy.feed_ends import End, cut_back
 from scrapy_bloom.errors import BloomError
+from scrapy_bloom.local.notes import FEEDS
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.local.store import Store
 
 logger = logging.getLogger(__name__)
-
-FEEDS: Final = "feeds"
-"""Key of a note: where the feeds ended to which this run appends, as JSON."""
 
 CUT: Final = "cut"
 """Name of a folder in a job directory: what was cut off from feeds, never deleted."""

@@ -29,7 +29,18 @@ from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local.feeds import FEEDS
+from scrapy_bloom.local.notes import (
+    DIGEST,
+    FEEDS,
+    FILTER,
+    IDENTITY,
+    IN_FLIGHT,
+    KIND,
+    PID,
+    REQUESTS,
+    RUNS,
+    read_notes,
+)
 from scrapy_bloom.local.scrapys import (
     SCRAPYS_MARKS,
     SCRAPYS_QUEUE,
@@ -37,7 +48,7 @@ from scrapy_bloom.local.scrapys import (
     digest,
     waits_with_scrapy,
 )
-from scrapy_bloom.local.store import NAME, RUNS, Store
+from scrapy_bloom.local.store import NAME, Store
 from scrapy_bloom.settings import BACKEND, CAPACITY, ERROR_RATE, WINDOW
 from scrapy_bloom.values import write_size
 
@@ -51,20 +62,6 @@ PATIENCE: Final = 0.5
 """Seconds for which a crawl waits for it: commands may try it for a moment."""
 _MARK: Final = b"# put here by scrapy-bloom"
 """Appended to the pickle in Scrapy's file until Scrapy rewrites it; pickle ignores it."""
-
-KIND: Final = "kind"
-"""Key of a note: :data:`REQUESTS` or :data:`FILTER`."""
-REQUESTS: Final = "scheduler"
-"""The file holds requests and marks."""
-FILTER: Final = "filter"
-"""The file holds marks; the requests are in Scrapy's queue."""
-
-IDENTITY: Final = "identity"
-PID: Final = "pid"
-DIGEST: Final = "queue"
-"""Key of a note: Scrapy's queue at the last clean stop, see :func:`digest`."""
-IN_FLIGHT: Final = "in flight"
-"""Key of a note: how many requests were in flight at the last commit."""
 
 _CHANGED: Final = (
     "Choose another JOBDIR, or go back to that one, or delete the whole job directory to start"
@@ -385,7 +382,7 @@ def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
         return {}, True
     with file.reading(path) as database:
         clean = bool(file.read_counters(database).clean)
-        return dict(file.rows(database, "meta")), clean
+        return read_notes(database), clean
 
 
 def identity_of(path: Path, meta: dict[str, Any]) -> Identity:

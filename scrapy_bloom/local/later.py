@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.crawl.serialize import read_request
+from scrapy_bloom.local.notes import HOLDS
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 LATER: Final = "later"
 """Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
-
-_HOLDS: Final = "holds "
-"""How the keys of the notes begin that have the holds: slot -> date, seconds. A number follows."""
 
 _NOTES: Final = 256
 """Over so many notes the holds are spread: a further one among 10,000 writes only some 40 again."""
@@ -74,7 +72,7 @@ def stored_holds(meta: Mapping[str, Any]) -> dict[str, float]:
     return {
         slot: min(date, now + seconds)
         for key, note in meta.items()
-        if key.startswith(_HOLDS)
+        if key.startswith(HOLDS)
         for slot, (date, seconds) in json.loads(note).items()
         if date > now
     }
@@ -93,7 +91,7 @@ def waiting_body(date: float, priority: int, body: bytes) -> bytes:
 
 def note_hold(store: Store, slot: str, date: float) -> None:
     """Note until when a slot is left alone, in seconds since 1970."""
-    now, key = time.time(), f"{_HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
+    now, key = time.time(), f"{HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
     note = json.loads(store.meta.get(key) or "{}")
     ends = {name: end for name, end in note.items() if end[0] > now}
     store.meta[key] = json.dumps(ends | {slot: (date, date - now)})

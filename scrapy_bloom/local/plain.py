@@ -11,7 +11,8 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 from scrapy_bloom.crawl.whose import writer_of
-from scrapy_bloom.local.job import FILTER, Identity, Job, new_filter
+from scrapy_bloom.local.job import Identity, Job, new_filter
+from scrapy_bloom.local.notes import FILTER
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted

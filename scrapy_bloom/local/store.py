@@ -45,18 +45,13 @@ from scrapy_bloom.filter.stored import notes_of, read_filter
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
+from scrapy_bloom.local.notes import RUNS, THROUGH, read_notes
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.transactions import Transactions
 from scrapy_bloom.values import encodable, write_span
 
 NAME: Final = "bloom.sqlite"
 """Name of the file in a job directory."""
-
-THROUGH: Final = "through"
-"""Key of a note: the number of the next request, as of the last whole commit."""
-
-RUNS: Final = "runs"
-"""Key of a note: how many runs have begun."""
 
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue followed by its own number, in this many lower bits."""
@@ -125,6 +120,7 @@ class Store:
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         stored_meta: those of the last one.
+        bad_notes: what is wrong with notes, by key: if it is only read, they are left out.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
         new_bytes: size of the requests that the next commit writes, with :data:`EACH` for each:
@@ -139,6 +135,7 @@ class Store:
         read_only: bool = False,
     ) -> None:
         self.path, self._read_only = path, read_only
+        self.bad_notes: dict[str, str] = {}
         self.log = Log(path)
         if not read_only and not path.exists():
             file.write(path)
@@ -390,7 +387,9 @@ class Store:
     # Opening
 
     def _read(self, database: sqlite3.Connection, counters: Counters) -> None:
-        self.meta: dict[str, Any] = dict(file.rows(database, "meta"))
+        self.meta: dict[str, Any] = read_notes(
+            database, self.bad_notes if self._read_only else None
+        )
         self.stored_meta = dict(self.meta)
         self.clean = bool(counters.clean)
         self.first = self._request = counters.request

@@ -636,7 +636,7 @@ def test_halves_of_characters_are_written_as_question_marks(path):
     bad = Failed("E\ud800", "\ud800", 1.0, 1, "", unparsed=False, way=(), body=b"")
     row = store.push(store.queue("0", "a\ud800"), b"")
     store.push(store.queue("0", "a\ud800"), b"left")
-    store.meta["kind"] = "\udcff"
+    store.meta["queue"] = "\udcff"
     store.commit()
     store.fail(row, bad)
     with pytest.raises(UnicodeEncodeError):
@@ -644,7 +644,7 @@ def test_halves_of_characters_are_written_as_question_marks(path):
     store.close()
     with closing(Store(path)) as store:
         assert [queue.slot for queue in store.queues.values()] == ["a?"]
-        assert (store.meta["kind"], store.failed.reasons.failures) == ("?", {"E?": 1})
+        assert (store.meta["queue"], store.failed.reasons.failures) == ("?", {"E?": 1})
         assert [each.message for _, each in store.failed.stored()] == ["?"]
 
 

@@ -16,7 +16,8 @@ from support.waiting import until
 
 from scrapy_bloom import JobInUseError, StateError
 from scrapy_bloom.crawl.scrapy.loop import call_later
-from scrapy_bloom.local.job import REQUESTS, Job
+from scrapy_bloom.local.job import Job
+from scrapy_bloom.local.notes import REQUESTS
 
 pytestmark = pytest.mark.server
 

@@ -10,8 +10,9 @@ from scrapy import Request
 from scrapy.utils.test import get_crawler
 
 from scrapy_bloom import CanonicalRequestFingerprinter
-from scrapy_bloom.local.job import FILTER, REQUESTS, Identity, Job
+from scrapy_bloom.local.job import Identity, Job
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
+from scrapy_bloom.local.notes import FILTER, REQUESTS
 from scrapy_bloom.redis.packing import Packing
 from scrapy_bloom.settings import Settings
 

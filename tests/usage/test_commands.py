@@ -22,7 +22,8 @@ from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local import job as job_module
-from scrapy_bloom.local.job import LOCK, PID, lock_job
+from scrapy_bloom.local.job import LOCK, lock_job
+from scrapy_bloom.local.notes import PID
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry

@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 
 from scrapy_bloom.commands.local_target import requests_in
 from scrapy_bloom.local.backend import account_of
-from scrapy_bloom.local.job import IN_FLIGHT
+from scrapy_bloom.local.notes import IN_FLIGHT
 from scrapy_bloom.local.store import NAME, Store
 from support.internals import after_each_commit
 from support.simulation.account import Account, by_page, of_own_page
