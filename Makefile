@@ -43,7 +43,8 @@ check: $(VENV)/ready
 
 # While the tests wait, all else is done: the whole takes little longer than the tests.
 test:
-	@echo "This takes five minutes. What each part says comes when it is through."
+	@echo "This takes five minutes on two processors with nothing else to do, and ten times as long if they are"
+	@echo "shared by ten. What each part says comes when it is through."
 	@$(BOTH) tests types lint dist floor
 
 lint: $(VENV)/ready

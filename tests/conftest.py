@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import gc
+import inspect
 import io
 import os
 import shlex
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
+from pytest_twisted import ensureDeferred
 
 # Scrapy notes each crawl below the user's home. A test must not, and may run without a home.
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
@@ -41,11 +43,13 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests with a fixture that starts a server or serves a site.
+    """Let coroutines be tests; mark those with a fixture that starts a server or serves a site.
 
     Those that do so themselves say it by `pytestmark`.
     """
     for item in items:
+        if inspect.iscoroutinefunction(item.obj):
+            ensureDeferred(item.function)
         asked = {*item.fixturenames}
         if asked & {"server", "own_server", "cluster"}:
             item.add_marker("redis")

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
@@ -78,7 +77,6 @@ class PassesMetaOn(Follower):
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_again(place):
     """At most once more than others: as a redirect of their own chain."""
     links = [f"/{number}" for number in range(20)]
@@ -91,7 +89,6 @@ async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_aga
     assert sum(site.hits.values()) <= 2 * len(pages)
 
 
-@ensureDeferred
 async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path):
     links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(7)}
     settings = kept(tmp_path, BLOOM_WINDOW="7d")

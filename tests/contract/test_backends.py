@@ -4,7 +4,7 @@ import time
 from math import inf
 
 import pytest
-from pytest_twisted import async_yield_fixture, ensureDeferred
+from pytest_twisted import async_yield_fixture
 from support.backends import InRedis, JobDirectory, Memory, Moved, Pages
 from support.queues import mark_of
 
@@ -44,7 +44,6 @@ restarts = pytest.mark.parametrize("how", ["stop", "kill"])
 # Marks and requests
 
 
-@ensureDeferred
 async def test_a_mark_and_its_request_are_added_once(crawl):
     run = await crawl.open()
     assert mark_of("a") not in run.backend
@@ -59,7 +58,6 @@ async def test_a_mark_and_its_request_are_added_once(crawl):
 
 
 @restarts
-@ensureDeferred
 async def test_requests_come_by_priority_and_then_in_their_order(crawl, how):
     run = await crawl.open()
     pages = {"a": 0, "b": 0, "c": -5, "d": 7, "e": 7, "f": 0}
@@ -71,7 +69,6 @@ async def test_requests_come_by_priority_and_then_in_their_order(crawl, how):
 
 
 @restarts
-@ensureDeferred
 async def test_a_request_stays_until_it_is_done_and_its_mark_for_ever(crawl, how):
     run = await crawl.open()
     await run.offer(*"abcde")
@@ -91,7 +88,6 @@ async def test_a_request_stays_until_it_is_done_and_its_mark_for_ever(crawl, how
     assert run.backend.over
 
 
-@ensureDeferred
 async def test_what_was_not_said_before_a_kill_has_not_happened(crawl):
     run = await crawl.open()
     await run.offer(*"abc")
@@ -109,7 +105,6 @@ async def test_what_was_not_said_before_a_kill_has_not_happened(crawl):
     assert (account.done, account.failed, account.pages) == (0, 0, 5)
 
 
-@ensureDeferred
 async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl):
     run = await crawl.open()
     with pytest.raises(Unstorable):
@@ -121,7 +116,6 @@ async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl):
     assert await run.offer("a", "b") == [False, True]
 
 
-@ensureDeferred
 async def test_forgotten_marks_can_be_added_again(crawl):
     run = await crawl.open()
     await run.offer(*"abc")
@@ -137,7 +131,6 @@ async def test_forgotten_marks_can_be_added_again(crawl):
 
 
 @restarts
-@ensureDeferred
 async def test_a_mark_counts_for_an_age(crawl, how):
     run = await crawl.open()
     assert await run.offer("a", max_age=HOUR) == [False]
@@ -152,7 +145,6 @@ async def test_a_mark_counts_for_an_age(crawl, how):
     assert await run.offer("a") == [True]
 
 
-@ensureDeferred
 async def test_what_cannot_be_read_keeps_nothing_back_and_is_not_done(crawl):
     run = await crawl.open(Moved)
     await run.offer("a", callback=run.crawl.spider.parse_page)
@@ -172,7 +164,6 @@ async def test_what_cannot_be_read_keeps_nothing_back_and_is_not_done(crawl):
 
 
 @pytest.mark.parametrize("how", ["", "stop", "kill"])
-@ensureDeferred
 async def test_a_request_waits_until_its_time(crawl, how):
     run = await crawl.open()
     await run.offer("a", wait=HOUR)
@@ -200,7 +191,6 @@ async def test_a_request_waits_until_its_time(crawl, how):
     assert (len(run.backend), run.backend.later) == (0, 0)
 
 
-@ensureDeferred
 async def test_many_whose_time_has_come_are_all_taken(crawl):
     run = await crawl.open()
     names = [*map(str, range(250))]
@@ -210,7 +200,6 @@ async def test_many_whose_time_has_come_are_all_taken(crawl):
 
 
 @pytest.mark.parametrize("how", ["", "stop", "kill"])
-@ensureDeferred
 async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
     run = await crawl.open()
     for seconds in (HOUR, HOUR / 4, 0):  # what is shorter changes nothing
@@ -236,7 +225,6 @@ async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
 # How pages end
 
 
-@ensureDeferred
 async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
     run = await crawl.open()
     await run.offer(*"abcdefgh")
@@ -263,7 +251,6 @@ async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
 
 
 @restarts
-@ensureDeferred
 async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
     run = await crawl.open()
     await run.offer(*"abc")
@@ -284,7 +271,6 @@ async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
     assert (run.backend.account().done, run.backend.account().failed) == (2, 1)
 
 
-@ensureDeferred
 async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(crawl):
     run = await crawl.open()
     for host in "aaab":
@@ -302,7 +288,6 @@ async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(cr
     assert len(await run.take()) == 3
 
 
-@ensureDeferred
 async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(crawl):
     run = await crawl.open()
     await run.offer("page", "way")
@@ -313,7 +298,6 @@ async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(crawl):
     assert await run.offer("page", "way") == [True, False]
 
 
-@ensureDeferred
 async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_grows(crawl):
     """Those within an hour count once."""
     names, sizes = [*map(str, range(300))], []
@@ -335,7 +319,6 @@ async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_g
 # Start requests that are not filtered: each run sends them
 
 
-@ensureDeferred
 async def test_a_start_request_is_one_page_that_counts_as_it_ended_last(crawl):
     for unparsed in True, False, True:
         run = await crawl.open(starts=True)
@@ -355,7 +338,6 @@ async def test_a_start_request_is_one_page_that_counts_as_it_ended_last(crawl):
     assert run.backend.account().pages == 2
 
 
-@ensureDeferred
 async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_again(crawl):
     """It takes the place of the failed one, with the failures behind it."""
     fetched = []
@@ -377,7 +359,6 @@ async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_a
 # Exchanges
 
 
-@ensureDeferred
 async def test_each_change_is_due_to_be_said(crawl):
     run = await crawl.open()
     backend, request = run.backend, run.request("a")
@@ -404,7 +385,6 @@ async def test_each_change_is_due_to_be_said(crawl):
         await run.say()
 
 
-@ensureDeferred
 async def test_after_it_has_given_up_nothing_more_is_said(crawl):
     run = await crawl.open()
     await run.offer(*"ab")

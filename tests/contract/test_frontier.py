@@ -5,7 +5,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.utils.request import RequestFingerprinter
@@ -54,14 +53,21 @@ class Engine:
         self.woken += 1
 
 
+def always(answer):
+    """Return a method that answers this, whatever it is asked."""
+    return lambda *_, **__: answer
+
+
 class Shelf(Backend):
     """Keeps requests in a list. What it is asked waits in `asked` if it `answers_later`."""
 
     kind = "shelf"
     interval = 60.0
     over = True
-    later = 0
+    later = unsaid = 0
     next_start = float("inf")
+    withhold = fail = account = hold = info = always(None)
+    held_until, resting, describe = always(0.0), always((0, 0.0)), always(())
 
     def __init__(self, *, answers_later=False):
         self.answers_later, self.asked = answers_later, []
@@ -98,9 +104,6 @@ class Shelf(Backend):
     def forget_many(self, marks):
         return [mark in self.marks for mark in marks]
 
-    def withhold(self, marks, *, is_over=False):
-        pass
-
     def take(self):
         if not self.stored:
             return None
@@ -112,22 +115,8 @@ class Shelf(Backend):
         if taken is not None:  # else it was only in memory
             self.released.append(taken.url)
 
-    def fail(self, taken, failure, way, start=b""):
-        pass
-
     def give_up(self, error):  # noqa: ARG002
         self.broken = True
-
-    def account(self):
-        pass
-
-    def hold(self, request, seconds):
-        pass
-
-    def held_until(self, request):  # noqa: ARG002
-        return 0.0
-
-    unsaid = 0
 
     @property
     def dirty(self):
@@ -150,15 +139,6 @@ class Shelf(Backend):
 
     def pending(self):
         return bool(self.stored or self.asked)
-
-    def resting(self):
-        return 0, 0.0
-
-    def info(self):
-        pass
-
-    def describe(self):
-        return ()
 
 
 class Calls(list):
@@ -340,7 +320,6 @@ def test_what_has_failed_in_memory_fails_what_links_there_for_an_hour_and_is_eli
     assert forgotten == [mark]
 
 
-@ensureDeferred
 async def test_a_backend_that_has_given_up_is_told_nothing_more_and_keeps_no_spider_open(calls):
     crawl = Crawling(calls)
     crawl.begin()
@@ -416,7 +395,6 @@ def test_while_too_much_is_only_in_memory_what_cannot_be_stored_is_sent_alone(ca
     assert crawl.frontier.next().url == "https://a.test/stored"
 
 
-@ensureDeferred
 async def test_nothing_is_forgotten_after_the_last_exchange_and_it_is_said(calls, caplog):
     """As in ``closed()`` of a spider: Scrapy calls it when the scheduler is closed."""
     crawl = Crawling(calls)

@@ -1,7 +1,5 @@
 """What a worker knows without asking: most of what it was told, and nothing else."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

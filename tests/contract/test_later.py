@@ -1,7 +1,5 @@
 """What must not be sent yet in a job: rows that wait, through stops, kills and changed clocks."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from types import SimpleNamespace
@@ -112,23 +110,6 @@ def test_a_kill_while_requests_move_loses_none_and_doubles_none(job):
     job.kill()
     assert job.queues.later == 0
     assert job.pop() == ["a", "b"]
-
-
-def test_holds_are_kept(job):
-    job.queues.hold("a", 20)
-    job.queues.hold("b", 50)
-    job.queues.hold("a", 10)  # it is left alone for longer already
-    job.store.commit()
-    job.kill()
-    assert sorted(job.queues.held) == ["a", "b"]
-    request = Request("http://a/", meta={"slot": "a"})
-    assert job.queues.held_until(request) == pytest.approx(job.now + 20)
-    assert job.queues.next_due == pytest.approx(job.now + 20)
-    job.pass_time(21)
-    assert job.queues.held == ["b"]
-    assert job.queues.held_until(request) == 0
-    job.queues.hold("c", 5)
-    assert set(stored_holds(job.store.meta)) == {"b", "c"}
 
 
 def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
@@ -53,7 +52,6 @@ async def opened_in(job, order=PickleFifoDiskQueue):
     return await LocalBackend.open(crawl, job, classes, unclean=False), engine
 
 
-@ensureDeferred
 async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
     job, monkeypatch
 ):
@@ -76,7 +74,6 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_an_exchange_ends_whatever_is_added_meanwhile(job, monkeypatch):
     """Callbacks run while it pauses, and each may yield thousands of requests."""
     backend, _ = await opened_in(job)
@@ -95,7 +92,6 @@ async def test_an_exchange_ends_whatever_is_added_meanwhile(job, monkeypatch):
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_loop(
     job, monkeypatch
 ):
@@ -125,7 +121,6 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
     assert threading.current_thread() not in threads.values()
 
 
-@ensureDeferred
 async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch):
     """Each stops the crawl; between two of them it goes on."""
     backend, _ = await opened_in(job)
@@ -162,7 +157,6 @@ async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch)
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, monkeypatch):
     monkeypatch.setattr(log, "LOG_BYTES", 50_000)
     backend, _ = await opened_in(job)
@@ -181,7 +175,6 @@ async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, mon
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_a_commit_is_due_from_the_first_change_on(job):
     backend, _ = await opened_in(job)
     assert backend.exchange_at == float("inf")
@@ -204,7 +197,6 @@ async def test_a_commit_is_due_from_the_first_change_on(job):
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_what_is_in_flight_does_not_wait(job):
     backend, engine = await opened_in(job)
     for number in range(3):
@@ -216,7 +208,6 @@ async def test_what_is_in_flight_does_not_wait(job):
     assert engine.stats.get_value("bloom/queue/waiting") == 3
 
 
-@ensureDeferred
 async def test_start_requests_that_still_wait_are_known_to_the_next_run(job):
     """Each run stored them once more. One that was done is a new one; its meta may differ."""
     run = [Request(f"http://a.test/{number}", dont_filter=True) for number in range(300)]
@@ -245,45 +236,8 @@ async def test_start_requests_that_still_wait_are_known_to_the_next_run(job):
 
 # A site that fails for good
 
-HOUR = 3600
-
-
-async def fail_all(job, pages, *, new=False):
-    """Make a run in which each page fails that is fetched; return how many these were.
-
-    :param new: whether the pages are not there yet.
-    """
-    backend, _ = await opened_in(job)
-    for number in range(pages if new else 0):
-        backend.offer(Request(f"http://a.test/{number}"), 0.0, b"%020d" % number, None)
-    fetched = 0
-    while (found := backend.take()) is not None:
-        backend.fail(found[1], Reason("503"), ())
-        fetched += 1
-        if fetched % 500 == 0:
-            assert await backend.exchange(busy=True, in_memory=False)
-            assert backend.account().pages == pages
-    assert backend.over
-    assert await backend.close()
-    account = backend.account()
-    assert account.failed + account.unparsed == account.pages == pages
-    return fetched
-
-
-@ensureDeferred
-async def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_the_file_does_not_grow(
-    job, clock
-):
-    pages, sizes = 3_000, []
-    for run, fetched in enumerate((pages, pages, pages, 0, 0)):
-        assert await fail_all(job, pages, new=run == 0) == fetched
-        sizes.append((job / "bloom.sqlite").stat().st_size)
-        clock[0] += 2 * HOUR
-    assert max(sizes[1:]) < 1.05 * sizes[0]
-
 
 @pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])
-@ensureDeferred
 async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(job, order):
     """Whatever Scrapy's queue takes first, and whatever the priorities."""
     backend, _ = await opened_in(job, order)
@@ -307,7 +261,6 @@ async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_the
     assert await backend.close()
 
 
-@ensureDeferred
 async def test_what_has_failed_at_a_host_left_alone_is_in_nobodys_way(job):
     backend, _ = await opened_in(job)
     for host in "aaab":

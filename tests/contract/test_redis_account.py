@@ -1,26 +1,19 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
-from __future__ import annotations
-
-import time
 from collections import Counter
-from dataclasses import replace
 
 import pytest
-from scrapy import Request
 from support.internals import clock_of_redis, stop_beating
-from support.jobs import IN_REDIS, packed
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, account, exchange, left, mark_of, parts_of
+from support.queues import Crawler, account, mark_of, parts_of
 from support.redis_plan import name_of
 
-from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED, Ended, Reason
+from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.wire import Call, Ending, Failing
+from scrapy_bloom.redis.wire import Call, Ending
 
 HOUR = 3600
 
@@ -50,29 +43,6 @@ def fail_all(server, key, names="abc", **said):
 
 
 # What is counted
-
-
-def test_pages_are_counted_by_how_they_end_and_why_they_fail(server, key):
-    worker = Crawler(server.url, key)
-    worker.offer(*"abcdefgh")
-    worker.take(7)
-    have = worker.have
-    worker.queue.end(have.pop("a"))
-    worker.fail("b", kind="404", unparsed=True)
-    worker.fail("c", kind=REDIRECTED, unparsed=True)
-    worker.queue.end(have.pop("d"), Ending(Ended.REPLACED))
-    worker.queue.end(None)  # it was in memory
-    worker.queue.next_call.not_kept += 1  # likewise
-    worker.fail("e")
-    worker.fail("f", kind="ValueError in parse")
-    worker.say()
-    told = account(server, key)
-    assert parts_of(told) == (2, 2, 2, 1, 1)
-    assert told.failures == {"503": 1, "ValueError in parse": 1}
-    assert told.decisions == {"404": 1, REDIRECTED: 1}
-    counts = worker.queue.worker.counts
-    assert (counts.done, counts.unparsed, counts.not_kept, counts.failed) == (2, 2, 1, 2)
-    assert worker.queue.close() == told._replace(waiting=2, in_flight=0)
 
 
 def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(server, join, key):
@@ -110,7 +80,7 @@ def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server,
 def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
     with (
         Proxy(server.port, counted=name_of("call")) as proxy,
-        Crawler(proxy.url, key, timeout=0.5) as worker,
+        Crawler(proxy.url, key) as worker,
     ):
         worker.offer(*"abcd")
         worker.take(4)
@@ -228,44 +198,6 @@ def test_if_the_server_goes_back_failed_pages_are_fetched_again(server, join, ke
 # Runs
 
 
-def test_the_next_run_puts_back_what_failed_once(server, join, key):
-    fail_all(server, key)
-    worker = join()
-    worker.exchange(through=False)
-    assert not worker.queue.is_over()
-    assert sorted(worker.take(9)) == [*"abc"]
-    worker.fail(*"ab")
-    worker.done()
-    worker.say()
-    told = account(server, key)
-    assert (parts_of(told), told.failures) == ((1, 0, 2, 0, 0), {"503": 2})
-    assert worker.take(9) == []
-    assert worker.queue.is_over()
-
-
-def test_what_is_given_up_stays(server, join, key):
-    fail_all(server, key, "a", tries=MOST_RUNS)
-    fail_all(server, key, "b", tries=MOST_RUNS - 1)
-    worker = join()
-    assert worker.take(9) == ["b"]
-    worker.done()
-    worker.say()
-    assert parts_of(account(server, key)) == (1, 1, 0, 0, 0)
-
-
-def test_what_nobody_could_read_is_tried_again_by_the_next_run(server, key):
-    with Crawler(server.url, key) as old:
-        old.offer("a")
-        old.take(1)
-        old.queue.refuse(old.have.pop("a"))
-        old.say()
-        all_are_well(server, key)
-        old.queue.worker.beat()
-        assert left(server, key) == (0, 0, 1)
-    with Crawler(server.url, key) as new:
-        assert new.take(9) == ["a"]
-
-
 def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_before(
     server, join, key
 ):
@@ -288,15 +220,6 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     assert account(server, key).done == 450
     late = [place for place, name in enumerate(order) if name.startswith("new")]
     assert late[40] < 60
-
-
-def test_as_long_as_start_yields_requests_none_goes_back(server, join, key):
-    fail_all(server, key)
-    worker = join()
-    worker.exchange(9, through=False)
-    assert (account(server, key).failed, worker.queue.is_over()) == (3, False)
-    worker.exchange(9)
-    assert account(server, key).failed == 0
 
 
 def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, key):
@@ -371,44 +294,6 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
         assert worker.take(9) == ["a"]
 
 
-# A site that fails for good
-
-
-def run_and_fail(server, key, now, *, new=0):
-    """Make a run in which each page fails that is fetched; return how many, and what is stored.
-
-    :param now: the worker's time of day.
-    :param new: how many pages there are that were not there yet.
-    """
-    fetched, over = 0, False
-    with Crawler(server.url, key) as worker:
-        queue = worker.queue
-        for number in range(new):
-            body = packed(Request(f"http://a.test/{number}"))
-            queue.offer(Entry("f", mark_of(number), body, source=number))
-        while not over:
-            for taken in exchange(queue, 50, look=True, idle=True, default=worker.default).taken:
-                failed = Failed.of(taken.body, Reason("503"), now, **IN_REDIS)
-                original = replace(taken, body=failed.body)
-                queue.fail(taken, Failing(taken.id, b"", failed, original))
-                fetched += 1
-            over = queue.is_over()
-    client = server.client()
-    return fetched, sum(client.memory_usage(name, 0) for name in client.keys(f"{key}*"))
-
-
-def test_pages_that_fail_for_good_are_fetched_in_three_runs_and_nothing_grows(server, key):
-    pages, sizes, now = 3_000, [], time.time()
-    for run, fetched in enumerate((pages, pages, pages, 0, 0)):
-        some, size = run_and_fail(server, key, now + 2 * HOUR * run, new=0 if run else pages)
-        assert some == fetched
-        given_up = run >= MOST_RUNS - 1
-        lists = (pages, 0) if given_up else (0, pages)
-        assert parts_of(account(server, key)) == (0, *lists, 0, 0)
-        sizes.append(size)
-    assert max(sizes[1:]) < 1.1 * sizes[0]
-
-
 # Start requests, which each run and each worker may send
 
 
@@ -432,19 +317,6 @@ def end(worker, name, kind=""):
     worker.say()
 
 
-def test_a_start_request_that_comes_with_each_run_is_one_page(server, join, key):
-    for kind in ("404", "", "410"):
-        worker = join()
-        start(worker, "s", "t")
-        assert account(server, key).pages == 2
-        worker.take(9)
-        end(worker, "s", kind)
-        end(worker, "t", REDIRECTED)
-        told = account(server, key)
-        assert (told.done, told.pages) == (not kind, 2)
-        assert told.decisions == {REDIRECTED: 1} | ({kind: 1} if kind else {})
-
-
 def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, key):
     workers = [join() for _ in range(3)]
     for worker in workers:
@@ -463,24 +335,6 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, k
     workers[0].fail("s", start=start_of("s"))
     workers[0].say()
     assert parts_of(account(server, key)) == (0, 0, 1, 0, 0)
-
-
-def test_a_failed_start_request_that_comes_again_takes_the_place_of_the_failed_one(
-    server, join, key
-):
-    """With what it has behind it: its failures count on."""
-    with Crawler(server.url, key) as worker:
-        start(worker, "s")
-        worker.take(9)
-        taken = worker.have["s"]
-        taken.body = b"s, which has failed"
-        worker.have["s"] = taken
-        worker.fail("s", tries=MOST_RUNS, start=start_of("s"))
-        worker.say()
-    worker = join()
-    start(worker, "s")
-    assert left(server, key) == (1, 0, 0)
-    assert worker.take(9) == ["s, which has failed"]
 
 
 # By hand

@@ -1,7 +1,5 @@
 """Requests in Redis that may be large: only their heads move, and no body outlives its request."""
 
-from __future__ import annotations
-
 import pytest
 from support.internals import stop_beating
 from support.lease_times import all_are_well, shift_leases

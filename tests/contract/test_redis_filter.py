@@ -1,7 +1,5 @@
 """The Redis filter: the contract, on a real server, and how it lies there."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 from unittest.mock import DEFAULT, Mock, patch

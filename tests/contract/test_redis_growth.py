@@ -3,8 +3,6 @@
 Keys are small here, so that a filter of some thousand pages has many.
 """
 
-from __future__ import annotations
-
 import random
 from contextlib import ExitStack, suppress
 from itertools import count

@@ -1,12 +1,9 @@
 """What must not be sent yet: requests that wait for a time, and slots that are left alone."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
 from support.internals import clock_of_redis
-from support.queues import left
 
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
@@ -41,28 +38,6 @@ def hold(worker, slot, seconds):
 
 
 # Requests
-
-
-def test_a_request_waits_until_its_time_for_whichever_worker(server, key, join, set_clock):
-    worker, other = join(), join()
-    worker.offer("soon", slot="a")
-    worker.offer("later", slot="a", wait=60)
-    worker.offer("filtered", slot="b", wait=90, filtered=False)
-    exchange = worker.exchange(9)
-    assert names(exchange.taken) == ["soon"]
-    assert worker.queue.worker.counts[:2] == (2, 1)
-    assert worker.queue.worker.counts.later == 2
-    assert exchange.next_turn == pytest.approx(60, abs=NEAR)
-    assert not worker.queue.is_over()
-    worker.queue.close()
-    set_clock(NOW + 60 - NEAR)
-    assert other.take(9) == ["soon"]  # the other one has left
-    set_clock(NOW + 60 + NEAR)
-    assert other.take(9) == ["later"]
-    set_clock(NOW + 90 + NEAR)
-    assert other.take(9) == ["filtered"]
-    assert other.queue.worker.counts.later == 0
-    assert left(server, key) == (0, 3, 0)
 
 
 def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock):
@@ -120,18 +95,6 @@ def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
         each.start - time.monotonic() == pytest.approx(workers.AHEAD / 2, abs=NEAR)
         for each in taken
     )
-
-
-def test_a_slot_without_requests_is_left_alone_when_some_come(join, set_clock):
-    worker = join()
-    hold(worker, b"a", 60)
-    hold(worker, b"a", 30)
-    worker.offer("a1", slot="a")
-    worker.say()
-    set_clock(NOW + 31)
-    assert not worker.exchange(9).taken
-    set_clock(NOW + 60 + NEAR)
-    assert worker.take(9) == ["a1"]
 
 
 def test_nothing_that_moves_a_turn_ends_a_hold(join):

@@ -7,14 +7,13 @@ import pytest
 from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.filters import everything_in
-from support.localcluster import LocalCluster
 from support.proxy import Answering
 from support.redis_plan import plan_of
 from support.waiting import until
 from testbed.localredis import LocalRedis, free_port
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
-from scrapy_bloom.redis.client import Server, beginning, eviction_policy
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.project import key_of, project_of
 from scrapy_bloom.redis.reader import Reader
@@ -292,10 +291,3 @@ def test_spiders_of_one_name_in_two_projects_have_keys_of_their_own():
     projects = [project_of(get_crawler(None, {"BOT_NAME": name})) for name in ("books", "shop")]
     keys = [key_of(Settings({}), spider="s", project=project) for project in projects]
     assert keys == ["books:s:bloom", "shop:s:bloom"]
-
-
-def test_a_cluster_can_be_asked_what_it_does_when_it_is_full():
-    with LocalCluster() as cluster:
-        whole = Server(cluster.url).connect(2.0)
-        assert eviction_policy(whole) == "noeviction"
-        whole.close()

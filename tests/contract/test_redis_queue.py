@@ -1,7 +1,5 @@
 """The queue in Redis: what goes in comes out once, in its order, whoever dies meanwhile."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -32,17 +30,6 @@ def requests(worker, key, which):
     if which == "failed":
         return [each.request.body.decode() for each in reader.failed()]
     return [each.body.decode() for each in reader.upcoming(99)]
-
-
-# Order
-
-
-def test_requests_of_a_leaving_worker_go_back_to_their_places(server, join, key):
-    with Crawler(server.url, key) as one:
-        one.offer(*range(10))
-        assert one.take(4) == list("0123")
-    assert left(server, key) == (10, 0, 0)
-    assert join().drain() == list("0123456789")
 
 
 # Marks and requests

@@ -1,7 +1,5 @@
 """A filter in Redis that forgets: by the clock of the server, for all workers alike."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

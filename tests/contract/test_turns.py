@@ -1,7 +1,5 @@
 """What a worker does with its turns: use them, give them back, or ask for others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What one call says: Redis reads it as it was meant, by names that both sides know."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 

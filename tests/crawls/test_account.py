@@ -6,10 +6,9 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import DropItem, IgnoreRequest
-from support.crawling import Follower, StartsNothing, at, crawl, make_crawler
+from support.crawling import Follower, StartsNothing, at, crawl, make_crawler, places, settings_at
 from support.sites import Pages, fan
 from support.waiting import until
 
@@ -22,6 +21,12 @@ pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
 HOUR = 3600
 OURS = BACK, CHAIN, ORIGINAL, START, TRIES
+
+
+@pytest.fixture(params=places("kept job", "shared"))
+def place(request):
+    """The settings of a crawl, for each place that keeps what has failed."""
+    return settings_at(request.param, request)
 
 
 @pytest.fixture
@@ -78,8 +83,6 @@ class Picky:
         return pipeline
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_is_not(
     place, account, caplog
 ):
@@ -114,8 +117,6 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         assert account() == {"done": 8, "unparsed": 1, "waiting": 0}
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(place, account):
     """A page that was redirected to one in flight waits for that, and fails with it."""
     down = True
@@ -131,8 +132,6 @@ async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(pl
     assert len(crawler.spider.parsed) == 21
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_behind_a_token_is_fetched_again_from_where_it_began(place, account):
     """Its redirect leads to a page that exists only once."""
     down, tokens, names = True, count(), [f"/{number}" for number in range(10)]
@@ -161,8 +160,6 @@ async def test_a_page_behind_a_token_is_fetched_again_from_where_it_began(place,
     assert account() == {"done": 11, "waiting": 0}
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(
     place, account, clock, bloom
 ):
@@ -191,8 +188,6 @@ class Twice(Parsing):
         yield Request(self.url)
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_failed_page_does_not_wait_for_another_request_for_its_url(place, account):
     """Its retry is new, and so is that of the link: each is one page, in however many runs."""
     order = count(1)
@@ -223,8 +218,6 @@ class Rescuing(Parsing):
             yield Request(f"{self.url}mirror", self.parse)
 
 
-@at("kept job", "shared")
-@ensureDeferred
 @pytest.mark.parametrize(("status", "kind"), [(503, "failed"), (404, "unparsed")])
 @pytest.mark.parametrize(("how", "left"), [("item", 0), ("request", 0), ("log", 1)])
 async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
@@ -241,9 +234,7 @@ def target_of(place):
     return place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
 
 
-@at("kept job", "shared")
 @pytest.mark.parametrize("wall", [403, 407, "/login"])
-@ensureDeferred
 async def test_pages_behind_a_wall_are_said_listed_and_fetched_once_put_back(
     place, account, caplog, bloom, wall
 ):
@@ -276,8 +267,6 @@ async def test_pages_behind_a_wall_are_said_listed_and_fetched_once_put_back(
         assert len(crawler.spider.parsed) == 13 + (wall == "/login")
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_redirect_to_a_seen_page_that_is_put_back_is_followed(place, account, bloom):
     """The mark of where it led is forgotten, or it would be dropped once more."""
     with Pages({"/": ["/a", "/b"], "/a": "/c", "/b": "/c", "/c": []}) as site:
@@ -290,8 +279,6 @@ async def test_a_redirect_to_a_seen_page_that_is_put_back_is_followed(place, acc
         assert site.hits["/c"] == 2
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_what_is_ignored_or_forbidden_is_kept_until_it_is_accepted(place, account, bloom):
     class Goal:
         def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's
@@ -322,9 +309,7 @@ class LogsIn(Parsing):
         yield response.follow("/", self.parse, dont_filter=True)
 
 
-@at("kept job", "shared")
 @pytest.mark.parametrize("wall", [403, "/login"])
-@ensureDeferred
 async def test_failed_pages_come_back_after_the_login_of_the_next_run(place, account, wall):
     """They were sent beside it, met the wall, and left the list for good."""
     day, members = 1, set()
@@ -347,8 +332,6 @@ async def test_failed_pages_come_back_after_the_login_of_the_next_run(place, acc
         assert account() == {"done": 18, "waiting": 0}  # the page after the login each time
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place, account):
     settings = {**place, **QUICK, "BLOOM_RETRY_FAILED": False}
     with Pages({"/": ["/bad"], "/bad": 503}) as site:
@@ -359,8 +342,6 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place
     assert crawler.stats.get_value("bloom/failed/503") is None
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_whose_link_leads_back_to_it_does_not_wait_for_that(place, account):
     """It cannot be stored, so its page waits for it; and it is redirected to that page."""
 
@@ -374,16 +355,6 @@ async def test_a_page_whose_link_leads_back_to_it_does_not_wait_for_that(place, 
         await crawl(Lambdas, {**place, **QUICK}, url=site.url + "/")
     said = account()
     assert (said["waiting"], said["not kept"]) == (0, 1)
-
-
-@at("kept job", "shared")
-@ensureDeferred
-async def test_pages_that_redirect_to_each_other_wait_for_each_other_only_once(place, account):
-    """Neither would ever be done."""
-    pages = {"/": ["/a", "/b"], "/a": "/one", "/b": "/two", "/one": "/two", "/two": "/one"}
-    with Pages(pages) as site:
-        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
-    assert account()["waiting"] == 0  # each was dropped as seen, or followed to Scrapy's limit
 
 
 class Linking(Parsing):
@@ -425,8 +396,6 @@ class Nosy:
             raise OSError("a bug")
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_that_cannot_be_stored_and_has_failed_is_fetched_again(place, account):
     """Its mark may not outlive its request."""
     down = True
@@ -440,8 +409,6 @@ async def test_a_page_that_cannot_be_stored_and_has_failed_is_fetched_again(plac
     assert crawler.spider.parsed == [site.url + "/", site.url + "/held"]
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_link_there(
     place, account
 ):
@@ -474,8 +441,6 @@ def test_whatever_an_exception_says_can_be_written():
     assert Reason.of(ValueError("not \ud83d")).message == "not ?"
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_whatever_is_in_a_request_its_failure_is_listed(place, account):
     class Odd(Parsing):
         def request(self, response, href):
@@ -493,8 +458,6 @@ async def test_whatever_is_in_a_request_its_failure_is_listed(place, account):
     assert site.hits == {"/": 2, "/a": 2, "/b": 2}
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, account):
     """The link was dropped as a duplicate, and the page no longer redirects when asked again."""
     down, made = True, []
@@ -523,8 +486,6 @@ async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, accou
     assert site.hits["/target"] == 2
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_done(
     place, account
 ):
@@ -550,7 +511,6 @@ class HandsOn(Parsing):
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_foreign_meta_that_looks_like_ours_is_removed(place):
     """A list as `bloom_start` was never taken by Redis: the crawl did not end."""
     with Pages({"/": ["/a"], "/a": ["/b"], "/b": ["/c"], "/c": ["/d"], "/d": []}) as site:
@@ -562,8 +522,6 @@ class Empty(StartsNothing, Parsing):
     pass
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_crawl_of_a_spider_that_yields_nothing_warns_and_no_other_does(place, caplog):
     """Its start_requests() was not called, and the crawl had "finished"."""
     await crawl(Empty, place)
@@ -576,8 +534,6 @@ async def test_a_crawl_of_a_spider_that_yields_nothing_warns_and_no_other_does(p
     assert "Nothing was fetched" not in caplog.text
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_behind_more_redirects_than_scrapy_follows_by_default_comes_again(
     place, account
 ):
@@ -595,8 +551,6 @@ async def test_a_page_behind_more_redirects_than_scrapy_follows_by_default_comes
         assert site.hits["/30"] > 2
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allowed(place, account):
     with Pages(fan(again="/again")) as site:
         await crawl(Linking, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
@@ -618,8 +572,6 @@ class Twofold(Parsing):
 
 
 @pytest.mark.parametrize("nothing", [False, True])
-@at("kept job", "shared")
-@ensureDeferred
 async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
     place, account, nothing
 ):
@@ -634,8 +586,6 @@ async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
     assert site.hits["/"] == 4
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account):
     with Pages({}) as site:
         for answer, said in (
@@ -659,8 +609,6 @@ class HeldStart(Parsing):
         yield Request(self.url, lambda response: self.parsed.append(response.url), dont_filter=True)
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_start_request_in_memory_that_fails_is_counted_and_fetched_again(place, account):
     down = True
     with Pages({"/": lambda *_: 503 if down else []}) as site:
@@ -673,8 +621,6 @@ async def test_a_start_request_in_memory_that_fails_is_counted_and_fetched_again
     assert account() == {"done": 1, "waiting": 0}
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_the_next_run(
     place, account
 ):
@@ -706,8 +652,6 @@ class Cancelled:
         return item
 
 
-@at("kept job", "shared")
-@ensureDeferred
 async def test_a_page_has_failed_whose_pipeline_is_cancelled(place, account):
     settings = {**place, "ITEM_PIPELINES": {Cancelled: 1}}
     with Pages(fan("item", "fine")) as site:

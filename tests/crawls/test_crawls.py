@@ -6,7 +6,6 @@ from collections import Counter
 from threading import Timer
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import signals
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl, messages
@@ -29,7 +28,6 @@ def site(pages=PAGES, kind=LocalSite, seed=1):
 # To the end in one run
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
     asked = []
@@ -46,7 +44,6 @@ async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
 # Stopped and resumed
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
@@ -62,7 +59,6 @@ async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tm
     assert last.stats.get_value("bloom/restored") >= fetched
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
@@ -141,7 +137,6 @@ class Unstored(Stopping, Lambdas):
     pages = 5
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tmp_path, caplog):
     """All pages are linked from the front page, which every run fetches again."""
@@ -185,7 +180,6 @@ class Again(Follower):
         return response.follow(href, priority=1)
 
 
-@ensureDeferred
 async def test_a_push_that_fails_leaves_no_mark(tmp_path):
     with SteadySite(pages=30, links=60) as server:
         FullDisk.pushed = 0
@@ -228,7 +222,6 @@ class Unfiltered(Follower):
     filtered = False
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 @pytest.mark.parametrize("fault", ["cannot be serialized", "cannot be pushed"])
 async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(job, fault, monkeypatch):

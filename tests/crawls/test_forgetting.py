@@ -3,7 +3,6 @@
 from itertools import count
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from support.crawling import at, crawl
@@ -38,7 +37,6 @@ def walls(times, *links):
 
 
 @at("memory", "redis")
-@ensureDeferred
 async def test_a_forgotten_page_is_fetched_by_the_next_link(storage_settings):
     pages = {"/": ["/a"], "/a": walls(1, "/c"), "/again": ["/a"]}
     pages["/c"] = lambda *_: ["/a", "/c", "/again"]
@@ -49,7 +47,6 @@ async def test_a_forgotten_page_is_fetched_by_the_next_link(storage_settings):
 
 
 @at("job", "kept job", "shared")
-@ensureDeferred
 async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(storage_settings):
     pages = {"/": ["/a", "/b"], "/a": walls(1, "/c"), "/b": [], "/c": []}
     pages["/again"] = []
@@ -64,7 +61,6 @@ async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(s
 
 
 @at("job", "shared")
-@ensureDeferred
 async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(storage_settings):
     pages = {"/": ["/old"], "/again": ["/old"], "/old": "/middle", "/middle": "/new"}
     pages |= {"/new": walls(1, "/c"), "/c": ["/old", "/middle", "/new"]}
@@ -80,7 +76,6 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 
 
 @at("redis", "kept job", "shared")
-@ensureDeferred
 async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dropped(
     storage_settings,
 ):

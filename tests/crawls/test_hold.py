@@ -7,7 +7,6 @@ import sqlite3
 from contextlib import ExitStack
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from scrapy.exporters import JsonLinesItemExporter
 from support.crawling import KEPT, Follower, at, crawl, kept, make_crawler
@@ -58,7 +57,6 @@ class Unstorable(Follower):
         self.parsed.append(response)
 
 
-@ensureDeferred
 @at("kept job", "shared")
 @pytest.mark.parametrize("from_start", [True, False], ids=["start", "page"])
 async def test_what_can_never_be_stored_is_sent_and_counts_for_nothing(place, from_start):
@@ -86,7 +84,6 @@ class Wide(Follower):
         self.most = max(self.most, unsaid_in(self.crawler))
 
 
-@ensureDeferred
 @at("kept job", "shared")
 async def test_little_is_only_in_memory_however_much_pages_yield(place):
     crawler = await crawl(Wide, {**place, "CONCURRENT_REQUESTS": 4})
@@ -95,7 +92,6 @@ async def test_little_is_only_in_memory_however_much_pages_yield(place):
     assert crawler.stats.get_value("finish_reason") == "finished"
 
 
-@ensureDeferred
 async def test_while_commits_fail_nothing_is_sent_and_it_goes_on_by_itself(job, monkeypatch):
     for name in "_SLOWEST", "INTERVAL":
         monkeypatch.setattr(backend, name, 0.001)
@@ -118,7 +114,6 @@ async def test_while_commits_fail_nothing_is_sent_and_it_goes_on_by_itself(job, 
 
 
 @pytest.mark.redis
-@ensureDeferred
 async def test_while_redis_is_down_nothing_is_sent_and_it_goes_on_by_itself(
     server, key, monkeypatch
 ):
@@ -170,7 +165,6 @@ class Scraping(Follower):
         yield Request("data:,a")
 
 
-@ensureDeferred
 @at("kept job", "shared")
 async def test_an_item_of_start_that_cannot_be_written_is_tried_again(place, tmp_path):
     """No page waits for it, but nothing is sent before it is written."""

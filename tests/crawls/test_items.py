@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Spider, signals
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.utils.test import get_crawler
@@ -60,7 +59,6 @@ HOLDS = {
 }
 
 
-@ensureDeferred
 @pytest.mark.parametrize("held", HOLDS)
 async def test_what_a_pipeline_has_written_is_in_its_file_before_its_pages_are_done(
     tmp_path, held, synced
@@ -75,7 +73,6 @@ async def test_what_a_pipeline_has_written_is_in_its_file_before_its_pages_are_d
     assert not synced
 
 
-@ensureDeferred
 async def test_files_of_pipelines_are_synced_where_a_power_failure_must_lose_nothing(
     tmp_path, synced
 ):
@@ -86,7 +83,6 @@ async def test_files_of_pipelines_are_synced_where_a_power_failure_must_lose_not
     assert await items.flush()  # a closed file is left alone
 
 
-@ensureDeferred
 async def test_files_of_pipelines_are_looked_for_at_the_start_and_every_five_seconds(
     tmp_path, monkeypatch
 ):
@@ -112,7 +108,6 @@ async def test_files_of_pipelines_are_looked_for_at_the_start_and_every_five_sec
         assert (held.looks, (tmp_path / "items").read_text()) == (2, "an item")
 
 
-@ensureDeferred
 async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_done(caplog):
     file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
     items, _ = make([SimpleNamespace(file=file)])
@@ -156,7 +151,6 @@ def test_wherever_a_csv_feed_was_cut_what_comes_after_is_read(tmp_path, cut):
 # Feeds that are synced
 
 
-@ensureDeferred
 @pytest.mark.parametrize("kind", ["pipe", "null"])
 async def test_what_cannot_be_synced_needs_no_sync(tmp_path, kind):
     feed, ends = "/dev/null", []
@@ -171,7 +165,6 @@ async def test_what_cannot_be_synced_needs_no_sync(tmp_path, kind):
         os.close(end)
 
 
-@ensureDeferred
 @pytest.mark.parametrize("closed", [True, False])
 async def test_a_batch_that_is_full_is_synced_before_its_pages_are_done(tmp_path, synced, closed):
     """Scrapy has closed its file by then, or is about to."""
@@ -192,7 +185,6 @@ async def test_a_batch_that_is_full_is_synced_before_its_pages_are_done(tmp_path
     assert synced.count("3.jl") <= 2
 
 
-@ensureDeferred
 async def test_a_full_batch_that_somebody_has_taken_away_holds_up_nothing(tmp_path):
     items, scrape = make(feed=f"{tmp_path}/%(batch_id)d.jl", batch_item_count=1, sync=True)
     scrape(0)

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.utils.request import fingerprint
 from support.crawling import Follower, at, crawl, settings_at
@@ -63,7 +62,6 @@ async def take(place, steps, **settings):
 
 
 @at("kept job", "shared")
-@ensureDeferred
 @pytest.mark.parametrize("again", [ask("a"), ask("a", "b"), ask("a", bloom_max_age="1h")])
 @pytest.mark.parametrize("held", [True, False])
 async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(place, again, held):
@@ -74,14 +72,12 @@ async def test_a_page_held_in_memory_is_a_duplicate_however_it_is_reached(place,
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_a_held_page_that_redirects_to_itself_is_no_duplicate_but_a_link_to_it_is(place):
     steps = [ask("a", held=True), ask("a", "a", held=True), ask("a", held=True)]
     assert (await take(place, steps)).spider.parsed == [0, 1]
 
 
 @pytest.mark.redis
-@ensureDeferred
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_job_and_redis_take_the_same_requests_and_count_the_same(request, seed):
     """What is judged at once in a job directory is judged the same when Redis answers later."""

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from support.crawling import Follower, at, crawl
 from support.sites import Pages
@@ -23,7 +22,6 @@ class PassesMetaOn(Follower):
 
 
 @pytest.mark.parametrize("spider", [Follower, PassesMetaOn])
-@ensureDeferred
 async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
     pages = {
         "/": ["/wall", "/old"],
@@ -40,7 +38,6 @@ async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
     assert sum(site.hits.values()) <= 12
 
 
-@ensureDeferred
 async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
     pages = {"/": ["/page", "/one"], "/page": ["/two"], "/one": "/page", "/two": "/one"}
     with Pages(pages) as site:
@@ -51,7 +48,6 @@ async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
 
 
 @pytest.mark.parametrize("length", [20, 21])
-@ensureDeferred
 async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
     """Scrapy follows twenty redirects."""
     asked = Counter()
@@ -68,29 +64,19 @@ async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
 
 
 def at_first(status, then):
-    """Return a page that has a status when it is asked for the first time."""
+    """Return a page that has a status at first; what it is then may depend on how often asked."""
     asked = Counter()
 
     def answer(path, _cookie):
         asked[path] += 1
-        return status if asked[path] == 1 else then
+        if asked[path] == 1:
+            return status
+        return then(path, asked[path]) if callable(then) else then
 
     return answer
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
-async def test_what_a_retried_page_redirects_to_is_fetched_once(place):
-    """Scrapy's retry is not filtered, and leaves that to the redirect."""
-    pages = {"/": ["/target", "/other"], "/other": "/late", "/target": []}
-    pages["/late"] = at_first(503, "/target")
-    with Pages(pages) as site:
-        await crawl(settings={**place, "CONCURRENT_REQUESTS": 1}, url=site.url + "/")
-    assert site.hits == {"/": 1, "/target": 1, "/other": 1, "/late": 2}
-
-
-@at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_what_is_not_filtered_is_not_filtered_after_a_retry_and_a_redirect(place):
     class Insisting(Follower):
         def request(self, response, href):
@@ -122,7 +108,6 @@ class LogsIn:
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_what_a_middleware_does_not_want_filtered_is_fetched(place):
     links = ["/a", "/b", "/c"]
     with Pages({"/": links, **{name: [] for name in (*links, "/login")}}) as site:
@@ -133,7 +118,6 @@ async def test_what_a_middleware_does_not_want_filtered_is_fetched(place):
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_a_request_that_a_middleware_sends_again_for_ever_ends(place):
     class Again:
         def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
@@ -155,25 +139,15 @@ class Again(Follower):
 
 
 @at("memory", "kept job", "shared")
-@ensureDeferred
 async def test_what_a_page_redirects_to_after_a_retry_is_filtered_if_the_page_was(place):
     """The retry is not filtered, and Scrapy's redirect keeps that."""
-    asked = Counter()
-
-    def first(status, then):
-        def page(path, _cookie):
-            asked[path] += 1
-            return status if asked[path] == 1 else then(path)
-
-        return page
-
     pages = {
         "/": ["/target", "/other", "/self", "/again"],
         "/target": [],
         "/other": "/mid",
-        "/mid": first(503, lambda _: "/target"),  # was fetched twice
-        "/self": first(503, lambda path: "/target" if asked[path] > 2 else path),
-        "/again": first(503, lambda path: "/target" if asked[path] > 2 else []),
+        "/mid": at_first(503, "/target"),  # was fetched twice
+        "/self": at_first(503, lambda path, times: "/target" if times > 2 else path),
+        "/again": at_first(503, lambda _, times: "/target" if times > 2 else []),
     }
     with Pages(pages) as site:
         settings = place | {"CONCURRENT_REQUESTS": 1}

@@ -61,33 +61,26 @@ def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, serve
         assert not site.repeated
 
 
-def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path):
+@pytest.mark.parametrize("local", [False, True])
+def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path, local):
+    """The queue, and a filter in Redis."""
+    settings = {"SCHEDULER_FLUSH_ON_START": True, "SCHEDULER_PERSIST": True}
+    if local:
+        settings |= {"BLOOM_BACKEND": "local", "JOBDIR": str(tmp_path / "job")}
     for pages in (150, 300):
-        with scrapy_redis(
-            site, server, tmp_path, SCHEDULER_FLUSH_ON_START=True, SCHEDULER_PERSIST=True
-        ) as crawl:
-            server.client().delete("done")
-            run = crawl.join()
-            reach(site, pages)
-            crawl.finish()
-    assert set(site.hits.values()) == {2}
-    assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
-    assert " 0 pages known" in run.log
-
-
-def test_flush_on_start_empties_the_queue_beside_a_local_filter_too(site, server, tmp_path):
-    settings = {"BLOOM_BACKEND": "local", "SCHEDULER_FLUSH_ON_START": True}
-    settings["JOBDIR"] = str(tmp_path / "job")
-    for pages in (150, 300):
-        server.client().lpush("worker:requests", b"left by another crawl, and not to be read")
-        with scrapy_redis(site, server, tmp_path, **settings, SCHEDULER_PERSIST=True) as crawl:
+        if local:
+            server.client().lpush("worker:requests", b"of another crawl, and not to be read")
+        with scrapy_redis(site, server, tmp_path, **settings) as crawl:
             server.client().delete("done")
             run = crawl.join()
             reach(site, pages)
             assert crawl.finish() == ["finished"]
         assert run.logged("ERROR") == []
-        assert "other workers" not in run.log
+        assert not local or "other workers" not in run.log
     assert set(site.hits.values()) == {2}
+    if not local:
+        assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
+        assert " 0 pages known" in run.log
 
 
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):

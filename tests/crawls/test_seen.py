@@ -1,7 +1,6 @@
 """A callback asks whether a page was seen, and marks nothing."""
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, at, crawl
 from support.sessions import open_session, page
@@ -32,7 +31,6 @@ class Asking(Follower):
 
 
 @at("memory", "job", "kept job")
-@ensureDeferred
 async def test_whether_a_page_was_seen_is_known_at_once(place):
     with Pages(fan("a", "b")) as site:
         spider = (await crawl(Asking, place, url=site.url + "/")).spider
@@ -42,7 +40,6 @@ async def test_whether_a_page_was_seen_is_known_at_once(place):
 
 
 @at("redis", "shared")
-@ensureDeferred
 async def test_in_redis_what_is_not_known_here_may_be_known_to_others(place):
     with Pages(fan("a", "b")) as site:
         spider = (await crawl(Asking, place, url=site.url + "/")).spider

@@ -5,7 +5,6 @@ import re
 from contextlib import suppress
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from support.crawling import KEPT, SCRAPYS, Follower, crawl, places, settings_at
@@ -45,7 +44,6 @@ def storage(request):
 # Settings of scrapy-redis
 
 
-@ensureDeferred
 async def test_settings_of_scrapy_redis_that_nobody_reads_are_named(storage, warned):
     left = {"SCHEDULER_PERSIST": True, "SCHEDULER_FLUSH_ON_START": False}
     with Pages(fan("a")) as pages:
@@ -55,7 +53,6 @@ async def test_settings_of_scrapy_redis_that_nobody_reads_are_named(storage, war
     assert [text.split()[0] for text in warned("has no effect")] == [*left]
 
 
-@ensureDeferred
 async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named(storage, warned):
     class RedisMixin:
         __module__ = "scrapy_redis.spiders"
@@ -69,7 +66,6 @@ async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named
     assert len(said) == ("BLOOM_REDIS_URL" not in storage)
 
 
-@ensureDeferred
 @pytest.mark.parametrize("name", ["REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS"])
 async def test_workers_that_no_longer_share_a_crawl_are_warned(storage, warned, name):
     """Each of them fetched the whole site without a word."""
@@ -87,7 +83,6 @@ async def test_workers_that_no_longer_share_a_crawl_are_warned(storage, warned, 
 # Meta keys
 
 
-@ensureDeferred
 async def test_a_mistyped_meta_key_is_named_once(storage, warned):
     class Mistyping(Follower):
         def request(self, response, href):
@@ -106,7 +101,6 @@ async def test_a_mistyped_meta_key_is_named_once(storage, warned):
 # Schedulers
 
 
-@ensureDeferred
 async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, warned):
     with Pages(fan("a")) as pages:
         for settings, count in (
@@ -121,7 +115,6 @@ async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, w
 
 
 @pytest.mark.redis
-@ensureDeferred
 async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(request, warned):
     with Pages(fan("a")) as pages:
         await crawl(Follower, settings_at("redis", request), url=pages.url + "/")
@@ -133,7 +126,6 @@ async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(req
 
 
 @pytest.mark.redis
-@ensureDeferred
 async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(request, warned):
     class Another(Follower):
         name = "another"
@@ -176,7 +168,6 @@ class Entry(Follower):
             yield Request(self.url + path)
 
 
-@ensureDeferred
 async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warned, caplog):
     """A run that fetches nothing warns of nothing: a daily sitemap has such days."""
     keeps = storage.get("SCHEDULER") == KEPT["SCHEDULER"]
@@ -197,7 +188,6 @@ class Idle(Follower):
             yield nothing
 
 
-@ensureDeferred
 async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finished(
     storage, warned
 ):
@@ -217,7 +207,6 @@ async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finis
 # Ctrl-C
 
 
-@ensureDeferred
 @pytest.mark.parametrize("place", places("kept job", "shared"))
 async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, caplog, place):
     class Closing(Follower):
@@ -240,7 +229,6 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
     )
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job):
     """Scrapy sends all that waits in its downloader first, at the pace of each host."""

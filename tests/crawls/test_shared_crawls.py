@@ -5,7 +5,6 @@ import re
 import signal
 
 import pytest
-from pytest_twisted import ensureDeferred
 from support import short_leases
 from support.crawling import KEPT, crawl, messages
 from support.graceful_stop import stop
@@ -108,7 +107,6 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
     assert not any(server.client().keys(f"*:{name}") for name in ("queue", "taken"))
 
 
-@ensureDeferred
 @few_pages
 async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
     site, server, caplog, bloom

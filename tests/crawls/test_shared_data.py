@@ -4,7 +4,6 @@ from datetime import datetime, timezone
 
 import pytest
 from msgpack import ExtType, packb
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
@@ -62,7 +61,6 @@ class Nothing(StartsNothing, Carrying):
     pass
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 @pytest.mark.parametrize("form", ["Pickle", "Marshal"])
 async def test_another_worker_gets_all_kinds_of_data_whatever_scrapys_queue_is(
@@ -85,7 +83,6 @@ class Plainly(Carrying):
     data = {"plain": kinds.Plain(1)}  # noqa: RUF012
 
 
-@ensureDeferred
 async def test_what_could_not_be_read_again_waits_in_memory_unless_its_class_is_listed(
     shared, caplog
 ):
@@ -102,14 +99,12 @@ async def test_what_could_not_be_read_again_waits_in_memory_unless_its_class_is_
         )
 
 
-@ensureDeferred
 async def test_a_class_that_cannot_be_imported_is_refused_when_the_crawl_opens(shared, caplog):
     crawler = await crawl(Nothing, shared | {"BLOOM_REDIS_CLASSES": "support.kinds.Missing"})
     assert crawler.stats.get_value("finish_reason") == "bloom_invalid_setting"
     assert "BLOOM_REDIS_CLASSES has 'support.kinds.Missing'" in caplog.text
 
 
-@ensureDeferred
 async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, server, key, caplog):
     """His requests are on the failed list in the end, and all others are fetched."""
     with Pages(fan("a", "b", "c")) as pages:
@@ -145,7 +140,6 @@ class Ruled(CrawlSpider):
         yield Request(self.url)
 
 
-@ensureDeferred
 async def test_what_the_rules_of_a_crawl_spider_find_goes_through_redis(shared, caplog):
     with Pages(fan("a", "b")) as pages:
         crawler = await crawl(Ruled, shared, url=pages.url + "/")

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from support import kept_spiders
@@ -96,7 +95,6 @@ class Nothing(StartsNothing, Follower):
     pass
 
 
-@ensureDeferred
 @pytest.mark.parametrize("order", ["lifo", "fifo"])
 @pytest.mark.each_scrapy
 async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, server, key, order):
@@ -119,7 +117,6 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, ser
 # What pages lead to
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared, server, key):
     with LocalSite(pages=120, links=8) as pages:
@@ -133,7 +130,6 @@ async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared, ser
     assert left(server, key) == (0, 0, 0)
 
 
-@ensureDeferred
 async def test_duplicates_found_after_enqueueing_are_signalled(shared):
     """The second worker does not know what the first one has marked."""
     with Pages(fan("a", "b")) as pages:
@@ -152,7 +148,6 @@ async def test_duplicates_found_after_enqueueing_are_signalled(shared):
     assert crawler.stats.get_value("bloom/seen") == 3
 
 
-@ensureDeferred
 async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_its_page(
     shared, server, key
 ):
@@ -167,7 +162,6 @@ async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_it
     assert left(server, key) == (0, 0, 0)
 
 
-@ensureDeferred
 async def test_a_request_that_older_code_cannot_read_is_not_lost(shared, server, key, caplog):
     class Newer(Leaving):
         def parse(self, response):
@@ -187,7 +181,6 @@ async def test_a_request_that_older_code_cannot_read_is_not_lost(shared, server,
     assert pages.hits == {"/": 1}
 
 
-@ensureDeferred
 @pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
 async def test_every_kind_of_spider_fetches_every_page(shared, proxy, server, key, name):
     spider = getattr(kept_spiders, name)
@@ -210,7 +203,6 @@ async def test_every_kind_of_spider_fetches_every_page(shared, proxy, server, ke
 # Engine and extensions
 
 
-@ensureDeferred
 async def test_start_requests_wait_for_the_server(shared, server, key, monkeypatch):
     """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
     monkeypatch.setattr(frontier, "MOST_UNSAID", FULL * EACH)
@@ -238,36 +230,6 @@ async def test_start_requests_wait_for_the_server(shared, server, key, monkeypat
     assert left(server, key) == (START_REQUESTS, 0, 0)
 
 
-@ensureDeferred
-async def test_no_more_pages_are_fetched_while_too_many_requests_wait(
-    shared, server, key, proxy, monkeypatch
-):
-    """Each page has 200 links, and the server takes a quarter of a second for 500."""
-    monkeypatch.setattr(frontier, "MOST_UNSAID", 500 * EACH)
-    proxy.delay = 0.25
-    most = 0
-
-    class Wide(Follower):
-        def parse(self, response):
-            nonlocal most
-            self.parsed.append(response.url)
-            page = len(self.parsed)
-            for number in range(200):
-                yield response.follow(f"/?{page}-{number}")
-            most = max(most, 200 * len(self.parsed) - marked(server, key))
-            if page >= 12:
-                raise CloseSpider("enough")
-
-    settings = shared | {"CONCURRENT_REQUESTS": 2, "BLOOM_REDIS_URL": proxy.url}
-    with Pages({"/": []}) as pages:
-        await crawl(Wide, settings, url=pages.url + "/")
-    assert most <= 500 + 5 * 200 + 500  # of 12 pages, 2,400
-    waiting, taken, _ = left(server, key)
-    assert taken == 0
-    assert waiting >= 2_200
-
-
-@ensureDeferred
 async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server):
     turns = []  # of the event loop while the server stands still
 
@@ -291,7 +253,6 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server
     assert pages.repeated == {}
 
 
-@ensureDeferred
 async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
     pulse, seen, done = Pulse(), [], threading.Event()
 
@@ -307,7 +268,6 @@ async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
     await deferToThread(until, lambda: pulse.blocked() < 0.1)
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, caplog, monkeypatch):
     """They write files, say. What this worker has done is reported after that."""
@@ -339,7 +299,6 @@ REFUSALS = {
 }
 
 
-@ensureDeferred
 @pytest.mark.parametrize("error", REFUSALS, ids=["no memory", "no replica"])
 async def test_a_server_that_takes_no_writes_is_waited_for(
     own, own_server, key, caplog, monkeypatch, error
@@ -364,7 +323,6 @@ async def test_a_server_that_takes_no_writes_is_waited_for(
     assert left(own_server, key) == (0, 0, 0)
 
 
-@ensureDeferred
 @pytest.mark.parametrize("scheduler", [KEPT["SCHEDULER"], SCRAPYS])
 async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
     own, own_server, caplog, scheduler
@@ -375,7 +333,6 @@ async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
     assert caplog.text.count("maxmemory-policy is allkeys-lru, expected noeviction") == 1
 
 
-@ensureDeferred
 async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch):
     monkeypatch.setattr(upkeep, "FIRST_ANSWER", 1.0)
     wrong = {"BLOOM_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
@@ -387,7 +344,6 @@ async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch)
     assert "Nothing has answered there for 1 s: check BLOOM_REDIS_URL" in line
 
 
-@ensureDeferred
 async def test_a_server_that_has_answered_is_waited_for_at_the_start(
     own, own_server, caplog, monkeypatch
 ):
@@ -402,7 +358,6 @@ async def test_a_server_that_has_answered_is_waited_for_at_the_start(
     assert pages.missed == set()
 
 
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_server, caplog, key):
     """By an extension, say. It went to Scrapy's memory queue, and closed the spider."""
@@ -426,7 +381,6 @@ async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_ser
     assert left(own_server, key) == (0, 0, 0)
 
 
-@ensureDeferred
 async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
     """It may await what is asyncio's, as when it runs for the first time."""
 
@@ -448,7 +402,6 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
     assert Unlucky.starts == 3
 
 
-@ensureDeferred
 async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
     own, own_server, key, caplog, monkeypatch
 ):
@@ -480,7 +433,6 @@ async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
     assert "this worker missed its lease of 0.5 s" in caplog.text
 
 
-@ensureDeferred
 async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, server, key):
     other = Link(Server(server.url), 10.0)
 

@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider
 from support.crawling import crawl, places, settings_at
 from support.sites import Pages, fan
@@ -107,7 +106,6 @@ def storage(request):
     return settings_at(request.param, request)
 
 
-@ensureDeferred
 async def test_another_class_or_other_arguments_are_warned_of(storage, caplog):
     def warnings():
         found = [r.getMessage() for r in caplog.records if r.name == whose.__name__]
@@ -129,7 +127,6 @@ async def test_another_class_or_other_arguments_are_warned_of(storage, caplog):
     assert f'this run is "{__name__}.Other category=' in said
 
 
-@ensureDeferred
 async def test_a_key_may_name_attributes_of_the_spider(server, request, caplog):
     storage = settings_at("shared", request)
     storage["BLOOM_REDIS_KEY"] = "%(project)s:%(spider)s:%(category)s:bloom"
@@ -157,7 +154,6 @@ def test_a_command_is_told_to_name_a_key_that_only_a_crawl_knows(bloom):
     assert "names %(category)s: only a crawl knows that. Name the key" in errors[0]
 
 
-@ensureDeferred
 async def test_info_shows_the_arguments(job, bloom):
     with Pages(fan("a")) as pages:
         settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": str(job)}

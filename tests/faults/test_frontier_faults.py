@@ -7,7 +7,6 @@ from contextlib import closing
 from itertools import count
 
 import pytest
-from pytest_twisted import ensureDeferred
 from support.crawling import Follower, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
@@ -123,7 +122,6 @@ class Saving(Follower):
                 (self.rows,) = database.execute("SELECT count(*) FROM requests").fetchone()
 
 
-@ensureDeferred
 async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_are_fetched(
     job, monkeypatch
 ):
@@ -142,7 +140,6 @@ async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_
 # No memory
 
 
-@ensureDeferred
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -192,7 +189,6 @@ class OneLambda(Follower):
         return request.replace(callback=lambda _: None) if len(self.parsed) == 10 else request
 
 
-@ensureDeferred
 async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(
     job, monkeypatch
 ):
@@ -211,7 +207,6 @@ async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_
         assert [*site.repeated.values()] == [2]
 
 
-@ensureDeferred
 async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, monkeypatch, caplog):
     calls, original = count(), Report.inc
 
@@ -249,7 +244,6 @@ class Looking(Follower):
 
 
 @pytest.mark.long
-@ensureDeferred
 @pytest.mark.parametrize(("setting", "mode"), [("process", (1, 0)), ("machine", (2, 1))])
 async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
     monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl ends before the first one

@@ -1,7 +1,5 @@
 """What a user of the server must be allowed, and that a refusal changes nothing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

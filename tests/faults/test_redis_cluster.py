@@ -1,7 +1,5 @@
 """Filter and queue in a real Redis Cluster of three nodes."""
 
-from __future__ import annotations
-
 import itertools
 import time
 
@@ -12,7 +10,7 @@ from support.queues import Crawler
 from support.waiting import until
 
 from scrapy_bloom.errors import BackendError, SettingError
-from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.client import Server, beginning, eviction_policy
 from scrapy_bloom.redis.filter import RedisFilter
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
@@ -41,6 +39,12 @@ def test_all_keys_of_a_crawl_are_on_one_node(cluster, key):
         worker.say()
         have = [[*node.client().keys(f"{key}*")] for node in cluster.nodes]
     assert sum(map(bool, have)) == 1
+
+
+def test_it_can_be_asked_what_it_does_when_it_is_full(cluster):
+    whole = Server(cluster.url).connect(2.0)
+    assert eviction_policy(whole) == "noeviction"
+    whole.close()
 
 
 def test_closing_ends_the_connections_to_all_nodes(cluster, key):

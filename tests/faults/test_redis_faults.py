@@ -1,8 +1,6 @@
 """Whatever befalls network and server: each page is granted once, and none is seen that nobody was
 granted."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

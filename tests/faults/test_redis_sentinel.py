@@ -1,7 +1,5 @@
 """A server that Sentinels name."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import ExitStack
 

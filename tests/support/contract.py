@@ -1,7 +1,5 @@
 """What every backend does, as one suite: inherit it and say how a filter is made."""
 
-from __future__ import annotations
-
 import itertools
 from hashlib import sha1
 

@@ -1,7 +1,5 @@
 """Job directories for tests: one way to open them, and ways to hurt what is in them."""
 
-from __future__ import annotations
-
 import pickle
 import time
 

@@ -1,7 +1,5 @@
 """A Redis Cluster of three real servers, made by hand."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import redis

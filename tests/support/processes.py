@@ -1,7 +1,5 @@
 """Python processes that tests start and wait for."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A TCP proxy that does to a connection what networks do."""
 
-from __future__ import annotations
-
 import math
 import socket
 import struct
@@ -11,6 +9,8 @@ from contextlib import contextmanager, suppress
 from socketserver import BaseRequestHandler
 
 from testbed.served import Served
+
+from support.waiting import PATIENCE
 
 MORE_FAULTS = (
     *("reset", "drop reply", "stall", "stall reply"),
@@ -41,7 +41,7 @@ class _Connection(BaseRequestHandler):
     def deliver(self, request):
         """Carry out a request that was held back."""
         self.upstream.sendall(request)
-        assert self.answered.wait(10)
+        assert self.answered.wait(PATIENCE)
 
     def _carry(self, part):
         with suppress(OSError):
@@ -64,11 +64,14 @@ class _Connection(BaseRequestHandler):
                 with socket.create_connection(self.upstream.getpeername()) as another:
                     another.sendall(request)
                     assert another.recv(1 << 20)
+                assert self.answered.wait(PATIENCE)
+                return
 
     def _replies(self):
         while reply := self.upstream.recv(1 << 20):
-            if self.fault == "late":
+            if self.fault in ("late", "twice"):
                 self.answered.set()
+            if self.fault == "late":
                 _reset(self.upstream)
                 return
             if self.fault == "drop reply":
@@ -102,7 +105,7 @@ class Proxy(Served):
     - stall: it is not delivered, the connection stays;
     - stall reply: it is delivered, no reply comes, the connection stays;
     - half reply: it is delivered, the connection is reset in the middle of the reply;
-    - twice: it is delivered twice, no reply comes, the connection stays;
+    - twice: it is delivered twice, the connection is reset instead of the replies;
     - garble reply: it is delivered, the reply is one that no client can read;
     - late: the connection is reset, and the request delivered when `deliver` is called.
     """

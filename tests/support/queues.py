@@ -1,7 +1,5 @@
 """Workers of a shared queue that a test leads step by step, and processes that do it in step."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from contextlib import closing

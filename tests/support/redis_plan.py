@@ -1,7 +1,5 @@
 """Filters in Redis as tests make them, and their scripts as a proxy sees them."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from hashlib import sha1
 from unittest.mock import patch

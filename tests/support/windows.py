@@ -1,7 +1,5 @@
 """A window against a simple model: a dict of what was let through, and when."""
 
-from __future__ import annotations
-
 from itertools import count
 
 from hypothesis import strategies as st

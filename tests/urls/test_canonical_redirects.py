@@ -5,7 +5,6 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.http import HtmlResponse
 from support.crawling import RFP, Follower, crawl
@@ -129,7 +128,6 @@ def final_pages():
         ),
     ],
 )
-@ensureDeferred
 async def test_every_page_behind_redirects_is_parsed_once(settings, tmp_path):
     """In this run, and not in the next one."""
     kept = {**settings, "JOBDIR": str(tmp_path)}
@@ -139,7 +137,6 @@ async def test_every_page_behind_redirects_is_parsed_once(settings, tmp_path):
     assert (await crawl_chains(**kept))[0] == {}
 
 
-@ensureDeferred
 async def test_the_fingerprinter_of_scrapy_zyte_api_is_asked(monkeypatch):
     """It needs a crawl that is on; a page rendered by a browser is another page for it.
 
@@ -159,7 +156,6 @@ async def test_the_fingerprinter_of_scrapy_zyte_api_is_asked(monkeypatch):
     assert stats.get_value("bloom/errors", 0) == 0
 
 
-@ensureDeferred
 async def test_scrapys_own_filter_loses_pages_behind_redirects():
     parsed, _ = await crawl_chains(DUPEFILTER_CLASS=RFP)
     assert set(parsed) < final_pages()

@@ -4,8 +4,7 @@ import pytest
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, OURS, RFP, SCRAPYS, Follower
-from support.graceful_stop import close
+from support.crawling import ADDONS, OURS, RFP, SCRAPYS
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Addon, BloomDupeFilter, RetryAfterMiddleware
@@ -126,15 +125,3 @@ def test_without_the_client_library_a_crawl_that_workers_share_is_refused(projec
     assert local.logged("WARNING") == []
     run = project.start("list", "-s", "=".join(*chosen.items()))
     assert (run.end(), run.output.split(), run.log) == (0, ["follower"], "")
-
-
-# Scrapy's own scheduler
-
-
-class Stopping(Follower):
-    """Stops at its first page if it is told so, with links waiting."""
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if self.settings["STOPS"]:
-            close(self.crawler)

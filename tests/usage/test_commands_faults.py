@@ -1,12 +1,10 @@
 """`scrapy bloom`, each verb by each fault: one line that says why, and nothing is changed."""
 
-import itertools
 import sqlite3
 import subprocess
 import sys
 
 import pytest
-from redis.connection import Connection
 from support.contract import fingerprints
 from support.filters import contents, everything_in, hexadecimal, seen
 from support.jobs import kept_job, open_job, stored_job
@@ -142,25 +140,6 @@ def test_a_full_disk_leaves_what_was_there(bloom, work_dir, line):
     assert seen(bloom, "whole", [*fingerprints(50), *fingerprints(50, "b")]) == (
         [True] * 50 + [False] * 50
     )
-
-
-def during(monkeypatch, commands, after, act):
-    """Have something happen after so many of these commands were sent to Redis."""
-    steps = itertools.count(1)
-    send = Connection.send_packed_command
-
-    def counted(self, command, *args, **kwargs):
-        send(self, command, *args, **kwargs)
-        packed = b"".join(command) if isinstance(command, list) else command
-        named = any(b"\r\n%s\r\n" % name.encode() in packed for name in commands)
-        if named and next(steps) == after:
-            act()
-
-    monkeypatch.setattr(Connection, "send_packed_command", counted)
-
-
-def interrupt():
-    raise KeyboardInterrupt
 
 
 # Jobs

@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 import scrapy
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider
@@ -121,7 +120,6 @@ class BrokenStats(MemoryStatsCollector):
 
 
 @pytest.mark.server
-@ensureDeferred
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, monkeypatch, kept):
     pages = {"/": lambda *_: ["/1", "/2", "/1?utm_source=x"], "/1": lambda *_: ["/2"] * 2}
@@ -148,7 +146,6 @@ LINKED = {
 
 
 @pytest.mark.server
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     caplog.set_level(logging.INFO)
@@ -210,7 +207,6 @@ class NamedByArgument(Follower):
 
 
 @pytest.mark.server
-@ensureDeferred
 @pytest.mark.each_scrapy
 async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path, caplog):
     settings = {"JOBDIR": str(tmp_path)}

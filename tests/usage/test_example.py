@@ -9,7 +9,6 @@ from demo_distributed import judge
 from example.spiders.news import NewsSpider
 from example.spiders.site import SiteSpider
 from example.spiders.watch import WatchSpider
-from pytest_twisted import ensureDeferred
 from support.crawling import KEPT, crawl
 from support.sites import Pages
 
@@ -34,7 +33,6 @@ def news():
     return pages | {path: article for paths in ARTICLES.values() for path in paths}
 
 
-@ensureDeferred
 async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
     tmp_path, monkeypatch
 ):
@@ -48,7 +46,6 @@ async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
     assert {site.hits[page] for page in LISTS} == {3}
 
 
-@ensureDeferred
 async def test_a_page_is_watched_in_one_rhythm_from_run_to_run(tmp_path):
     times = []
     with Pages({"/": lambda *_: times.append(time.monotonic()) or []}) as site:
@@ -59,7 +56,6 @@ async def test_a_page_is_watched_in_one_rhythm_from_run_to_run(tmp_path):
     assert all(later - sooner >= 0.95 for sooner, later in pairwise(times))
 
 
-@ensureDeferred
 @pytest.mark.parametrize("spider", [SiteSpider, NewsSpider, WatchSpider])
 async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
     await crawl(spider)

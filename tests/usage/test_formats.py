@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from pytest_twisted import ensureDeferred
 from support.crawling import KEPT, crawl_refused
 from support.filters import everything_in
 
@@ -14,7 +13,6 @@ pytestmark = pytest.mark.server
 LEFT = Path(__file__).parent / "formats"
 
 
-@ensureDeferred
 async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
     job.mkdir()
     path, left = job / "bloom.sqlite", gzip.decompress((LEFT / "bloom.sqlite.gz").read_bytes())
@@ -29,7 +27,6 @@ async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
     assert [each.name for each in job.glob("*.sqlite-*")] == []
 
 
-@ensureDeferred
 async def test_a_key_of_the_last_format_is_refused(server, bloom, caplog):
     client, key = server.client(), "shop"
     for name, value in json.loads((LEFT / "key.json").read_text()).items():

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import scrapy
-from pytest_twisted import ensureDeferred
 from scrapy import Request, Spider, signals
 from scrapy.http import JsonRequest, Response
 from scrapy.utils.request import fingerprint
@@ -43,7 +42,6 @@ def recipe(tmp_path):
 
 @pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
 @at("kept job", "shared")
-@ensureDeferred
 async def test_the_login_comes_before_all_that_waits(place, recipe):
     """Also after a stop, and with another session."""
     paths = [f"/{number}" for number in range(20)]
@@ -71,7 +69,6 @@ async def test_the_login_comes_before_all_that_waits(place, recipe):
 
 @pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
 @at("kept job")
-@ensureDeferred
 async def test_without_a_login_nothing_is_sent(place, recipe):
     with Pages({"/": [], "/login": 403}) as site:
         spider = recipe("Log in before anything is sent", site.url)["Members"]
@@ -81,7 +78,6 @@ async def test_without_a_login_nothing_is_sent(place, recipe):
 
 
 @at("kept job", "job")
-@ensureDeferred
 async def test_the_pages_of_a_list_are_fetched_until_an_article_is_known(place, recipe):
     articles = list("hgfedcba")
 
@@ -103,7 +99,6 @@ async def test_the_pages_of_a_list_are_fetched_until_an_article_is_known(place, 
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_each_run_fetches_only_what_is_new_or_has_changed_in_a_sitemap(place, recipe):
     def sitemap(kind, *paths):
         entries = "".join(
@@ -132,7 +127,6 @@ async def test_each_run_fetches_only_what_is_new_or_has_changed_in_a_sitemap(pla
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe):
     pages = {"/": ["/a"], "/a": b'<form id="captcha">'}
     with Pages(pages) as site:
@@ -146,7 +140,6 @@ async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_each_account_fetches_a_page_once(place, recipe):
     class Accounts(Spider):
         name = "accounts"
@@ -175,7 +168,6 @@ def test_a_nonce_makes_no_page_of_its_own(recipe):
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_an_item_is_handed_on_from_page_to_page(place, recipe):
     items = []
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_twisted import ensureDeferred
 from scrapy.settings import Settings as ScrapySettings
 from support.crawling import KEPT, crawl
 from support.sites import Pages
@@ -109,7 +108,6 @@ def test_an_unknown_setting_is_reported_with_the_one_that_was_meant(name, hint, 
 
 
 @pytest.mark.server
-@ensureDeferred
 async def test_a_crawl_reads_its_settings_once(tmp_path, caplog):
     theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}
     with Pages({"/": lambda *_: []}) as site:

@@ -15,7 +15,6 @@ from pathlib import Path
 from unicodedata import category
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from support.crawling import KEPT, at, crawl
 from support.jobs import kept_job, open_job, stored
@@ -260,7 +259,6 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
     target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
     with LocalSite(pages=30, links=6) as site:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pytest_twisted import ensureDeferred
 from scrapy import Request
 from support.crawling import Follower, StartsNothing, at, crawl
 from support.jobs import IN_REDIS, SPIDER, kept_job, open_job, packed, stored, stored_job
@@ -303,7 +302,6 @@ class Resumes(StartsNothing, Follower):
 
 
 @at("kept job", "shared")
-@ensureDeferred
 async def test_the_queue_is_shown_in_the_order_in_which_the_next_run_fetches_it(bloom, place):
     target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
     pages = {f"/{number}": [f"/{number}/{link}" for link in "ab"] for number in range(9)}
