@@ -329,24 +329,6 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
     assert told(bloom, target)["account"]["failed"] == 20
 
 
-def test_requests_that_no_worker_can_read_are_shown_and_put_back(bloom, server):
-    key = next(keys)
-    target = f"{server.url}#{key}"
-    with Crawler(server.url, key, order="lifo", spider=SPIDER, project="shop") as worker:
-        for url in URLS:
-            worker.queue.offer(Entry("p", None, packed(Request(url))))
-        worker.say()
-        shared = worker.queue.worker
-        while shared.counts.failed < len(URLS):
-            taken = shared.call(Call(take=len(URLS))).taken
-            shared.call(Call(unreadable=[one.id for one in taken]))
-    rows = told(bloom, target, "queue --failed --peek 99")["failed"]
-    assert {row["url"] for row in rows} == {*URLS}
-    assert {row["reason"] for row in rows} == {"unreadable"}
-    assert bloom(f"queue {target} --retry") == (0, ["20 requests put back"], [])
-    assert bloom(f"queue {target}")[1][0] == "20 requests to be fetched, 0 of them in flight"
-
-
 def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, target):
     others = hexadecimal(fingerprints(150, "of another kind"))
     code, lines, [error] = bloom(f"add {target} -", stdin=others)

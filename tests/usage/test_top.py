@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from itertools import count
-from pathlib import Path
 from unicodedata import category
 
 import pytest
@@ -284,19 +283,6 @@ def test_a_killed_run_has_counted_its_duplicates(bloom, project):
     assert account["seen"] > account["done"] > 0
 
 
-@pytest.mark.usefixtures("short_leases")
-def test_the_duplicates_of_all_workers_are_counted(bloom, server, tmp_path):
-    server.client().flushall()
-    settings = KEPT | {"BLOOM_REDIS_URL": server.url}
-    with LocalSite(pages=60, links=6) as site, Crawl(site, server, tmp_path, **settings) as workers:
-        workers.join()
-        reach(site, 10)
-        workers.join()
-        assert workers.wait() == ["finished"] * 2
-        account = told(bloom, f"{server.url}#scrapybot:worker:bloom")["account"]
-        assert account["seen"] == workers.total("bloom/seen") > 0
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("short_leases")
 def test_the_view_tells_of_a_fleet_with_a_frozen_and_a_killed_worker(bloom, server, tmp_path):
@@ -323,20 +309,6 @@ def test_the_view_tells_of_a_fleet_with_a_frozen_and_a_killed_worker(bloom, serv
         assert not says(workers[2], "DEAD")
         until(lambda: told(bloom, target)["account"]["in_flight"] == 0)
         workers[1].kill()
-
-
-def test_the_documented_rights_are_enough_to_watch(bloom, server):
-    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
-    text = page.read_text("utf-8").partition("Inspecting needs")[2].partition(".")[0]
-    rights = [f"+{word}" for word in re.findall(r"`([a-z_|]+)`", text)]
-    user = "ACL", "SETUSER", "watcher", "reset", "on", ">pass", "~*"
-    server.client().execute_command(*user, *rights)
-    key = next(keys)
-    with Crawler(server.url, key) as worker:
-        worker.offer(1, 2, slot="a.test")
-        worker.say(1)
-        url = server.url.replace("redis://", "redis://watcher:pass@")
-        assert told(bloom, f"{url}#{key}")["account"]["in_flight"] == 1
 
 
 # Terminals

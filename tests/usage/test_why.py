@@ -184,6 +184,9 @@ def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
     target = redis.target.replace("redis://", "redis://reader:pass@")
     code, lines, _ = bloom(f"why {target} {SITE}/a {SITE}/b {SITE}/later {SITE}/never")
     assert (code, len(lines)) == (1, 5)
+    pytest.importorskip("rich")
+    watched = json.loads("\n".join(bloom(f"top --once --interval 0.1 {target} --json")[1]))
+    assert watched["account"]["in_flight"] == 1
 
 
 def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, redis):
