@@ -128,9 +128,9 @@ class Items:
             self._fail_rejected()
             # As of now: what is exported while pipelines are asked is of pages that end later.
             ends = {} if self._notes is None else self._feeds.ends()
-            await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
-            if self._pipelines_error is not None:
-                raise self._pipelines_error
+            error = await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
+            if error is not None:
+                raise error
         except Exception as error:
             self._log_failure(error)
             self._pause = min(_SLOWEST, 2 * self._pause)
@@ -235,13 +235,16 @@ class Items:
             if page is not None:
                 self._in_flight.item_rejected(page, Reason.of(error, f"exporter of {feed}"))
 
-    async def _ask_pipelines(self, *, last: bool = False) -> None:
+    async def _ask_pipelines(self, *, last: bool = False) -> Exception | None:
+        """Return what they have raised, which the next question may already have replaced."""
         if not self._pipelines_closed:
-            self._pipelines_closed, self._pipelines_error = last, None
+            self._pipelines_closed, found = last, None
             try:
                 await self._flush_pipelines()
             except Exception as error:
-                self._pipelines_error = error
+                found = error
+            self._pipelines_error = found
+        return self._pipelines_error
 
     async def _flush_pipelines(self) -> None:
         """Have pipelines write out their items, and the files that they or the spider write to.

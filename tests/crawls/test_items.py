@@ -11,20 +11,29 @@ from scrapy import Spider, signals
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
 from scrapy.utils.test import get_crawler
 from support.crawling import messages
+from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy.loop import pause
+from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.each_scrapy
 
 
-def make(pipelines=(), *, feed=None, sync=False, **options):
-    """Return the items of a crawl that is open, and what scrapes one."""
+def make(pipelines=(), *, feed=None, sync=False, write=None, closing=None, **options):
+    """Return the items of a crawl that is open, and what scrapes one.
+
+    :param write: a handler of `before_commit`.
+    :param closing: a list for what is to be awaited before the pipelines are closed.
+    """
     feeds = {"FEEDS": {feed: {"format": "jsonlines", **options}}} if feed else {}
     crawler = get_crawler(settings_dict=feeds)
     crawler.spider = spider = Spider("books")
-    engine = SimpleNamespace(before_closing=lambda _: None, pipelines=pipelines)
+    closing = [] if closing is None else closing
+    engine = SimpleNamespace(before_closing=closing.append, pipelines=pipelines)
+    if write is not None:
+        crawler.signals.connect(write, before_commit)
     in_flight = SimpleNamespace(page_of_response=lambda _: None)
     items = Items(crawler, engine, in_flight, None, Report(crawler), sync=sync)
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
@@ -119,6 +128,21 @@ async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_
     with pytest.raises(OSError, match="No space left"):
         file.close()
     assert await items.flush(at_once=True)
+
+
+async def test_what_could_not_be_written_is_not_forgotten_when_pipelines_are_closed_next():
+    """Its pages were done: the last question had begun by then, and not failed yet."""
+    closing = []
+
+    async def write():
+        await pause(0)
+        raise OSError("no room for items")
+
+    items, _ = make(write=write, closing=closing)
+    flushed, closed = map(Deferred.fromCoroutine, (items.flush(), closing[0]()))
+    assert await flushed is False
+    await closed
+    assert await items.flush(at_once=True) is False
 
 
 # Feeds
