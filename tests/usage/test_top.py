@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from itertools import count
+from pathlib import Path
 from unicodedata import category
 
 import pytest
