@@ -58,26 +58,14 @@ def grouped() -> dict[str, list[Option]]:
 
 
 def settings_list() -> str:
-    """Return an overview of all settings, and each below a heading of its own."""
-    blocks = [settings_overview()]
+    """Return each setting below a heading of its own, with its default."""
+    blocks = []
     for title, options in grouped().items():
         blocks.append(f"## {title}")
         for option in options:
-            blocks += [f"### `{option.setting}`", wrapped(option.meaning)]
+            said = f"{option.meaning} Default: `{option.default!r}`."
+            blocks += [f"### `{option.setting}`", wrapped(said)]
     return "\n\n".join(blocks)
-
-
-def settings_overview() -> str:
-    """Return all settings in one table, each with the beginning of its meaning and its default."""
-    rows = [
-        (
-            f"[`{option.setting}`](#{option.setting.lower()})",
-            f"{re.split('[.,:]', option.meaning)[0]}: `{option.default!r}`",
-        )
-        for options in grouped().values()
-        for option in options
-    ]
-    return markdown(("setting", "meaning: default"), rows)
 
 
 def stats_table() -> str:

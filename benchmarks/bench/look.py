@@ -32,5 +32,5 @@ def draw_fetched(axes: Any, rows: Sequence[Row], ours: str) -> None:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
-    axes.set(xlabel="% of the pages; red: never fetched", xlim=(0, 100))
+    axes.set(xlabel="% of the pages; green, purple: fetched; red: never", xlim=(0, 100))
     axes.figure.set_figheight(1 + 0.7 * len(rows))

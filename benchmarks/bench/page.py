@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -40,12 +41,12 @@ SECTIONS = {
     "kills": (
         "Fewer lost pages and items are better.",
         "kills",
-        ("name", "kills", "lost", "items_lost", "again_each"),
+        (),
     ),
     "outage": (
         "Fewer lost pages are better.",
         "outage",
-        ("name", "first", "fetched", "lost", "again"),
+        (),
     ),
     "polite": (
         "Closer to 2.00 requests/s is better, the configured pace; then, more pages/s.",
@@ -168,7 +169,9 @@ def _extract(part: Part, result: Result) -> str:
     shown = replace(table, columns=tuple(columns[key] for key in keys))
     plots = [_picture(plot) for plot in part.plots]
     tables = [_table(shown, result)] if keys else []
-    return "\n\n".join([f"## {part.title}", _wrapped(better), *plots, *tables])
+    anchor = re.sub(r"[^\w -]", "", part.title.lower()).replace(" ", "-")
+    how = f"[How it was measured](measurements.md#{anchor})."
+    return "\n\n".join([f"## {part.title}", _wrapped(f"{better} {how}"), *plots, *tables])
 
 
 def _picture(plot: Plot) -> str:
