@@ -54,7 +54,7 @@ def use(url, key, **options):
         back, unreadable, done, failed, *_ = two.have.values()
         two.queue.put_back(back)
         two.queue.refuse(unreadable)
-        two.queue.end(done, Ending(status="404"))
+        two.queue.end(done, Ending())
         two.fail(failed.body.decode())
         two.say()
         one.queue.worker.beat()
