@@ -314,7 +314,7 @@ async def test_the_log_says_in_one_word_what_was_opened_and_closed(job, caplog):
     size = "Capacity 1,000,000, error rate 1e-06, 4.1 MB when full, URLs 'usual'"
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
-        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ redirected to pages seen before,)?"
+        r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ unparsed \([^)]+\),)?"
         r" (\d+) waiting; this run fetched [1-9]\d* pages?; expected loss 0\.0 pages\.",
         stopped,
     )
