@@ -77,7 +77,7 @@ class Wide(Follower):
 
     def parse(self, response):
         self.pages += 1
-        if "-" not in response.url and self.pages < MANY:
+        if "-" not in response.url and self.pages < MANY // 2:
             for number in range(FEW):
                 meta = {"large": "x" * EACH}
                 yield Request(f"{response.url}-{number}", meta=meta, priority=-1)
