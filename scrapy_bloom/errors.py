@@ -5,6 +5,7 @@ Each has a ``reason``: the ``finish_reason`` of a crawl that the error refuses o
 
 from __future__ import annotations
 
+import struct
 from typing import ClassVar, Final
 
 
@@ -67,6 +68,12 @@ class FilterLostError(BloomError):
 
     reason: ClassVar[str] = "bloom_filter_lost"
 
+
+STRANGE: Final = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    struct.error,
+)
+"""What reading strange values may raise."""
 
 _LONGEST_SHOWN: Final = 500
 

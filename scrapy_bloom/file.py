@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from zlib import crc32
 
-from scrapy_bloom.errors import BloomError, StateError
+from scrapy_bloom.errors import STRANGE, BloomError, StateError
 from scrapy_bloom.values import encodable
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
@@ -56,11 +56,6 @@ _NUMBER: Final = "(id + (id >> 40) & 0x3fffffff)"
 _WEIGHT: Final = f"1 + ({_NUMBER} * {_NUMBER} & 0xffffffff)"
 
 Value = str | int | float | bytes | None
-
-_STRANGE: Final = (
-    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-)
-"""What strange values raise."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -111,7 +106,7 @@ def refusing(path: Path) -> Iterator[None]:
         raise
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
-    except _STRANGE as error:
+    except STRANGE as error:
         raise damaged(path, repr(error)) from error
 
 

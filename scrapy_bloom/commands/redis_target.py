@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+from scrapy_bloom.commands.output import note
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, decoded
@@ -76,6 +77,15 @@ class RedisTarget:
         finally:
             link.close()
 
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
+        """Connect to read, and say in the end what could not be read."""
+        with self._connected() as link:
+            reader = Reader(link, self.key)
+            yield reader
+            for what, why in reader.skipped.items():
+                note(f"{self.name}: skipped {what}: {why}")
+
     # Inspecting
 
     def info(self) -> dict[str, Any]:
@@ -120,18 +130,17 @@ class RedisTarget:
             facts |= {"account": account, **reader.schedule(_HOSTS)}
             if not state.alive:
                 facts |= {"last_run": "no worker is left", "written": state.heard}
-        return facts
+        return facts | ({"unusable": reader.skipped} if reader.skipped else {})
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
         """Yield what has failed, or is unparsed."""
-        with self._connected() as link:
-            for _, failed, _ in Reader(link, self.key).failed():
+        with self._reading() as reader:
+            for _, failed, _ in reader.failed():
                 yield failed, decoded(failed.body, read=read)
 
     def upcoming(self, count: int) -> list[Decoded]:
         """Return the requests that are sent next, in order; those that wait for a time last."""
-        with self._connected() as link:
-            reader = Reader(link, self.key)
+        with self._reading() as reader:
             now = [(each, 0.0) for each in reader.upcoming(count)]
             return [
                 decoded(each.body, date, read=read)
@@ -141,8 +150,7 @@ class RedisTarget:
     @contextmanager
     def view(self) -> Iterator[View]:
         """Connect to look for pages."""
-        with self._connected() as link:
-            reader = Reader(link, self.key)
+        with self._reading() as reader:
             plan = reader.existing().plan
             requests = partial(_found, reader) if plan.order else None
             done = pages_of(start for start, _ in reader.starts())

@@ -6,12 +6,15 @@ import io
 import marshal
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from pickletools import genops
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapy import Request
 
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL, START
+
+_MOST_TUPLES: Final = 10_000  # in a request
 
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
 
@@ -64,7 +67,14 @@ def matches(kind: str, reason: str) -> bool:
 
 
 def read(body: bytes) -> dict[str, Any]:
-    """Return a request of a job directory as a dict, with dummies for other than plain values."""
+    """Return a request of a job directory as a dict, with dummies for other than plain values.
+
+    :raises ValueError: if it has very many tuples: Python crashes if a key is nested so deeply.
+    """
+    if len(body) > _MOST_TUPLES and body[:1] == pickle.PROTO:
+        tuples = sum(code.name.startswith("TUPLE") for code, _, _ in genops(body))
+        if tuples > _MOST_TUPLES:
+            raise ValueError(f"it has {tuples:,} tuples, expected at most {_MOST_TUPLES:,}")
     fields: dict[str, Any] = (
         _PlainUnpickler(io.BytesIO(body)).load()
         if body[:1] == pickle.PROTO

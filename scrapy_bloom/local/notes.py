@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any, Final
 
 from scrapy_bloom import file
+from scrapy_bloom.errors import STRANGE, shown
 from scrapy_bloom.local.scrapys import STATE
 
 KIND: Final = "kind"
@@ -50,9 +51,6 @@ FEEDS: Final = "feeds"
 
 HOLDS: Final = "holds "
 """How keys begin of hosts that are left alone, as JSON: slot -> date, seconds. A number follows."""
-
-
-_SHOWN: Final = 60  # characters of a value
 
 
 def _is_count(value: object) -> bool:
@@ -114,9 +112,9 @@ def read_notes(database: sqlite3.Connection, bad: dict[str, str] | None = None) 
         if not expected:
             notes[key] = value
         elif bad is None:
-            raise file.DamageError(f"{key}: {_shown(value)}, which must be {expected}")
+            raise file.DamageError(f"{key}: {shown(value)}, which must be {expected}")
         else:
-            bad[key] = f"found {_shown(value)}, expected {expected}"
+            bad[key] = f"found {shown(value)}, expected {expected}"
     return notes
 
 
@@ -125,10 +123,5 @@ def _wrong(key: str, value: object) -> str:
     expected, check = _MUST_BE.get(HOLDS if key.startswith(HOLDS) else key, ("", None))
     try:
         return "" if check is None or check(value) else expected
-    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
+    except STRANGE:
         return expected
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import STRANGE, StateError, shown
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
@@ -17,6 +17,9 @@ _WRITERS: Final = {b"6": ", commit 734aeafd"}
 """Of earlier formats, the last version that can finish them."""
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
+_PAGES: Final = ("done", "not_kept", "seen")
+_NEEDED: Final = (*_COUNTED, "seq", "plan", "slices", "first", "window", "epoch")
+_MOST_SKEW: Final = 1e11  # seconds, some thousand years
 FIELDS: Final = (
     *("program", "format", "epoch", "plan", "first", "slices", "window", "order"),
     *(*_COUNTED, "seq"),
@@ -99,27 +102,30 @@ class State:
                 f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
                 f" scrapy-bloom that wrote it{writer}, or another key (BLOOM_REDIS_KEY)."
             )
+        name = ""
         try:
-            plan, secret = Plan.read(header["plan"])
-            slices = read_slices(header["slices"])
-            read_slices(header["first"] + b":0:0:0:0")
-            if not slices or float(header["window"]) != plan.window or int(header["seq"]) < 0:
-                raise ValueError("no slices, another window, or a negative number")
-            pages = {name: int(header.get(name, 0)) for name in ("done", "not_kept", "seen")}
-            counts = Counts(*(int(header[name]) for name in _COUNTED), **pages)
-            words = {name[2:]: row.split() for name, row in header.items() if name[:2] == "w:"}
-            dead = {name: float(row[2]) for name, row in words.items() if row[1] == b"dead"}
-            leases = {name: float(row[1]) - now for name, row in words.items() if name not in dead}
-            epoch = header["epoch"].decode()
-            heard = float(header.get("heard", 0))
-        except (KeyError, ValueError, IndexError, StateError) as error:
-            raise refusal(place, f"found a damaged header ({error!r})") from None
+            found: dict[str, Any] = dict.fromkeys(_PAGES, 0) | {"heard": 0.0}
+            for name in {**dict.fromkeys(_NEEDED), **header}:
+                if (read := _READS.get("w:" if name[:2] == "w:" else name)) is not None:
+                    found[name] = read(header[name])
+            plan, secret = found["plan"]
+            name = "window"
+            if found[name] != plan.window:
+                raise ValueError("another one than in the plan")
+        except (*STRANGE, StateError) as error:
+            value = shown(header.get(name))
+            raise refusal(place, f"found a damaged header ({name}: {value}; {error!r})") from None
+        slices = found["slices"]
+        counts = Counts(**{name: found[name] for name in (*_COUNTED, *_PAGES)})
+        workers = {name[2:]: row for name, row in found.items() if name[:2] == "w:"}
+        dead = {name: time for name, (is_dead, time) in workers.items() if is_dead}
+        leases = {name: time - now for name, (is_dead, time) in workers.items() if not is_dead}
         ended = now - plan.window * 9 / 8 if plan.window else -inf
         newest = slices[-1]
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(epoch, plan, live, counts, leases, dead, heard, secret)
+        return cls(found["epoch"], plan, live, counts, leases, dead, found["heard"], secret)
 
     @property
     def alive(self) -> list[str]:
@@ -134,6 +140,47 @@ class State:
     def info(self) -> FilterInfo:
         """Return the state of the filter, computed from the items in its slices."""
         return self.plan.info(self.slices)
+
+
+def read_skew(value: bytes) -> float:
+    """Return by how many seconds the clock of requests and slots is ahead of the server's."""
+    skew = float(value)
+    if abs(skew) > _MOST_SKEW:
+        raise ValueError("too many seconds")
+    return skew
+
+
+def _read_number(value: bytes) -> int:
+    if (number := int(value)) < 0:
+        raise ValueError("a negative number")
+    return number
+
+
+def _read_all_slices(value: bytes) -> list[SliceRow]:
+    if not (slices := read_slices(value)):
+        raise ValueError("no slices")
+    return slices
+
+
+def _read_worker(value: bytes) -> tuple[bool, float]:
+    """Return whether a worker is dead, and since when, or else until when its lease lasts."""
+    words = value.split()
+    is_dead = words[1] == b"dead"
+    return is_dead, float(words[2 if is_dead else 1])
+
+
+_READS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    **dict.fromkeys((*_COUNTED, *_PAGES), int),
+    "seq": _read_number,
+    "plan": Plan.read,
+    "slices": _read_all_slices,
+    "first": lambda value: read_slices(value + b":0:0:0:0"),
+    "window": float,
+    "epoch": bytes.decode,
+    "heard": float,
+    "w:": _read_worker,
+}
+"""What reads the field of a header; fields of workers begin so."""
 
 
 def refusal(place: str, reason: str, *, may_delete: bool = True) -> StateError:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from math import ceil
 from typing import Final, NamedTuple
 
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import STRANGE, StateError
 from scrapy_bloom.filter.hashing import SECRET_BYTES, make_hash
 from scrapy_bloom.filter.info import FilterInfo, filter_info
 from scrapy_bloom.filter.sizing import (
@@ -119,7 +119,7 @@ class Plan:
             secret = bytes.fromhex(stored.pop("secret"))
             if len(secret) == SECRET_BYTES:
                 return cls(**stored), secret
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except STRANGE:
             pass
         known = ", ".join(field.name for field in fields(cls))
         raise StateError(f"expected a secret, {known}; found {text!r:.200}")

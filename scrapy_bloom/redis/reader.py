@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.errors import StateError
+from scrapy_bloom.errors import STRANGE, StateError, shown
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.header import PROGRAM, Counts, State, refusal
+from scrapy_bloom.redis.header import PROGRAM, Counts, State, read_skew, refusal
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import NO_BODY, SECOND, Taken, id_in, with_length
 from scrapy_bloom.redis.worker import Surprise, ask
@@ -56,11 +56,15 @@ class Reader:
 
     :param link: runs the scripts; it takes no lease.
     :param key: of the filter.
+
+    Attributes:
+        skipped: requests that could not be read, and why.
     """
 
     def __init__(self, link: Link, key: str) -> None:
         self._link, self._key, self._base = link, key, beginning(key)
         self._place = f"Redis at {link.address}, key {key}"
+        self.skipped: dict[str, str] = {}
 
     def state(self) -> State | None:
         """Return the state of the filter; None if nothing is there.
@@ -119,7 +123,7 @@ class Reader:
         """Yield what no callback got, in no order. During a crawl one may come twice."""
         found = chain(self.scan("hscan", "failed"), self.scan("hscan", "unparsed"))
         for (key, row), body in self._with_bodies(found, itemgetter(1), NO_BODY):
-            yield Listed.read(key, row, body)
+            yield from self._read(key, Listed.read, key, row, body)
 
     def _with_bodies(
         self, found: Iterable[_Item], head: Callable[[_Item], bytes], missing: bytes = b""
@@ -137,12 +141,22 @@ class Reader:
             found_bodies = (body or missing for body in bodies)
             yield from ((each, body) for each, body in zip(some, found_bodies, strict=True) if body)
 
+    def _read(self, id_: bytes, read: Callable[..., _Item], *parts: object) -> Iterator[_Item]:
+        """Yield what is read of the parts of a request; if they are strange, note it."""
+        try:
+            item = read(*parts)
+        except STRANGE as error:
+            self.skipped[f"request {id_.hex()}"] = repr(error)
+        else:
+            yield item
+
     def _due(
         self, found: Iterable[tuple[bytes, float]], skew: float
     ) -> Iterator[tuple[Taken, float]]:
         """Yield requests of ``later``, each with its time, in seconds since 1970."""
         for (head, due), body in self._with_bodies(found, itemgetter(0)):
-            yield Taken.read_parts(head, body), due / SECOND - skew
+            for taken in self._read(id_in(head), Taken.read_parts, head, body):
+                yield taken, due / SECOND - skew
 
     def starts(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the ids of start requests that are not filtered and are done."""
@@ -167,16 +181,26 @@ class Reader:
 
         :param counts: of the state.
         """
-        reasons, decisions = (self._hash(self._base + name) for name in ("reasons", "decisions"))
+        reasons, decisions = map(self._counts, ("reasons", "decisions"))
         return Account(
             done=counts.done,
             waiting=counts.waiting,
             in_flight=counts.taken,
-            failures={name: int(count) for name, count in reasons.items()},
-            decisions={name: int(count) for name, count in decisions.items()},
+            failures=reasons,
+            decisions=decisions,
             not_kept=counts.not_kept,
             seen=counts.seen,
         )
+
+    def _counts(self, name: str) -> dict[str, int]:
+        """Return how many there are for each reason; what is no number is noted."""
+        counts = {}
+        for reason, count in self._hash(self._base + name).items():
+            try:
+                counts[reason] = int(count)
+            except ValueError:
+                self.skipped[f"{name}, {reason}"] = f"found {shown(count)}, expected a number"
+        return counts
 
     def schedule(self, count: int) -> dict[str, Any]:
         """Return what is sent when. Dates are in seconds since 1970.
@@ -249,7 +273,8 @@ class Reader:
             first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
             in_turn = chain.from_iterable(zip_longest(*first))
         heads = islice(filter(None, in_turn), count)
-        yield from (Taken.read_parts(*each) for each in self._with_bodies(heads, bytes))
+        for each in self._with_bodies(heads, bytes):
+            yield from self._read(id_in(each[0]), Taken.read_parts, *each)
 
     def delayed(self, count: int) -> Iterator[tuple[Taken, float]]:
         """Yield requests that wait for a time, each with its own, in seconds since 1970."""
@@ -265,8 +290,8 @@ class Reader:
         clock, _ = self.clock()
         found = self._with_bodies(self.scan("hscan", "taken"), itemgetter(1))
         for (field, row), body in found:
-            taken = Taken.read(row, body, clock)
-            yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
+            for taken in self._read(id_in(row), Taken.read, row, body, clock):
+                yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
 
     def holders(self) -> list[tuple[str, int, float]]:
         """Return which workers have requests in flight, how many, and the first for how long.
@@ -289,8 +314,9 @@ class Reader:
             with self._link.explained():
                 range_ = self._link.client.zrangebylex
                 heads = range_(self._base + "queue", last, "+", 0, _PORTION)
-            found = self._with_bodies(heads, bytes)
-            yield from ((Taken.read_parts(*each), 0.0) for each in found)
+            for each in self._with_bodies(heads, bytes):
+                for taken in self._read(id_in(each[0]), Taken.read_parts, *each):
+                    yield taken, 0.0
             if len(heads) < _PORTION:
                 break
             last = b"(" + heads[-1]
@@ -303,7 +329,12 @@ class Reader:
         And by how many seconds it is ahead of the server's clock.
         """
         with self._link.explained():
-            skew = float(self._link.client.hget(self._key, "skew") or 0)
+            found = self._link.client.hget(self._key, "skew") or b"0"
+            try:
+                skew = read_skew(found)
+            except ValueError:
+                skew = 0.0
+                self.skipped["skew"] = f"found {shown(found)}, expected seconds"
             seconds, fraction = self._link.client.time()
         return int((seconds + skew) * SECOND) + fraction, skew
 

@@ -1,16 +1,26 @@
-"""A strange value in a job: commands say which it is and show the rest, or refuse it."""
+"""A strange value in a job or in Redis: commands name it and show the rest, or refuse it."""
 
+import pickle
 import sqlite3
+import struct
 from contextlib import closing
 
 import pytest
+import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
+from scrapy import Request
 from support.contract import fingerprints
-from support.jobs import NAME, kept_job, open_job
+from support.jobs import NAME, SPIDER, kept_job, open_job, packed
+from support.queues import Crawler, exchange
+from testbed.localredis import keys
 
 from scrapy_bloom import file
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
+from scrapy_bloom.redis.client import beginning
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.wire import Failing
 
 pytestmark = pytest.mark.server
 
@@ -28,6 +38,7 @@ STRANGE = some.one_of(
     some.text(max_size=20).filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)),
     some.binary(max_size=20),
 )
+IN_REDIS = b"x", b"-5", b"1e308", b"inf", b"nan", b"1 2 3", b"9" * 400
 NESTED = "[" * 100_000
 """Python cannot read it."""
 
@@ -99,3 +110,100 @@ def test_info_says_which_note_is_strange_and_shows_the_rest(bloom, kept, key):
     assert any(line.startswith(f"unusable       {key}: found 1.5, expected ") for line in lines)
     assert any(line.split() == ["waiting", "3"] for line in lines)
     open_job(kept, requests=True).close()
+
+
+def nested(depth):
+    """Return a pickled request with a key of so many tuples, each in the next."""
+    fields = pickle.dumps({"url": URLS[0], "meta": {1.5: 0}}, protocol=2)
+    key = pickle.BINFLOAT + struct.pack(">d", 1.5)
+    assert fields.count(key) == 1
+    return fields.replace(key, pickle.EMPTY_TUPLE + pickle.TUPLE1 * depth)
+
+
+def test_a_key_that_is_nested_too_deeply_is_shown_as_unreadable(bloom, tmp_path):
+    """Python's own hash of it ends the process."""
+    kept_job(tmp_path / "deep", urls=URLS[:1], bodies=[nested(1_000_000)])
+    code, lines, _ = bloom(f"queue {tmp_path / 'deep'} --peek 2")
+    assert code == 0
+    assert any("1,000,000 tuples, expected at most 10,000" in line for line in lines)
+    assert any(URLS[0] in line for line in lines)
+    assert bloom(f"why {tmp_path / 'deep'} {URLS[0]}")[0] in (0, 1)
+
+
+# In Redis
+
+
+@pytest.fixture(scope="module")
+def shared(server):
+    """A crawl with requests in each state; its target, and all its keys that have fields."""
+    key = next(keys)
+    options = {"order": "lifo", "spider": SPIDER, "project": "shop"}
+    with Crawler(server.url, key, **options) as worker:
+        for url in URLS:
+            worker.queue.offer(Entry("p", None, packed(Request(url))))
+        taken = exchange(worker.queue, 2, look=True, default=worker.default, through=False).taken
+        why = Failed("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=taken[0].body)
+        worker.queue.fail(taken[0], Failing(taken[0].id, b"", why, taken[0], ()))
+        exchange(worker.queue, 0, default=worker.default, through=False)
+    with closing(redis.Redis.from_url(server.url)) as client:
+        base = beginning(key)
+        names = [key, *(base + name for name in ("failed", "reasons", "bodies"))]
+        yield f"{server.url}#{key}", client, {name: client.hgetall(name) for name in names}
+
+
+@pytest.mark.redis
+@quickly
+@given(
+    at=some.integers(0, 100),
+    value=some.one_of(some.binary(max_size=60), some.sampled_from(IN_REDIS)),
+    verb=some.sampled_from(VERBS),
+)
+@example(at=0, value=NESTED.encode(), verb="info")
+def test_no_field_in_redis_makes_a_command_fail_with_a_traceback(bloom, shared, at, value, verb):
+    target, client, hashes = shared
+    fields = [(name, field) for name, found in hashes.items() for field in found]
+    name, field = fields[at % len(fields)]
+    client.hset(name, field, value)
+    try:
+        code, _, errors = bloom(asked(verb, target))
+    finally:
+        client.hset(name, field, hashes[name][field])
+    assert code != 2 or "Redis at" in errors[0]
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("name", ["failed", "bodies", "reasons"])
+def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, name):
+    target, client, hashes = shared
+    (key,) = (key for key in hashes if key.endswith(name))
+    field = next(iter(hashes[key]))
+    client.hset(key, field, b"x")
+    try:
+        found = [bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed")]
+        why = bloom(f"why {target} {' '.join(URLS)}")
+    finally:
+        client.hset(key, field, hashes[key][field])
+    assert {code for code, _, _ in found} <= {0, 1}
+    assert why[0] in (0, 1)
+    if name == "reasons":
+        assert any(
+            line.startswith("unusable       reasons, 503: found b'x'") for line in found[0][1]
+        )
+    else:
+        said = "".join([*found[1][2], *found[2][2]])
+        assert f"skipped request {field.hex()}: " in said
+    assert len(why[1]) == 1 + len(URLS)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("field", ["slices", "waiting", "plan", "epoch", "seq"])
+def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
+    target, client, hashes = shared
+    header = next(iter(hashes))
+    client.hset(header, field, b"\xff")
+    try:
+        code, _, (error,) = bloom(f"info {target}")
+    finally:
+        client.hset(header, field, hashes[header][field.encode()])
+    assert code == 2
+    assert rf"found a damaged header ({field}: b'\xff'; " in error
