@@ -219,8 +219,9 @@ async def test_a_job_of_scrapys_own_scheduler_is_refused(job, by, queue, filter_
         missed = set(pages.missed)
         assert missed
     for killed in (False, filter_class == RFP):  # then it may have lost what is marked
-        if killed:
-            (job / "requests.queue" / "active.json").unlink()
+        if killed:  # and with another filter: only files of its queue are left
+            for name in ("requests.queue/active.json", "requests.seen"):
+                (job / name).unlink()
         before = contents(job)
         said = await crawl_refused(kept(job, **settings), caplog)
         assert contents(job) == before
