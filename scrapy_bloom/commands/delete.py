@@ -29,7 +29,8 @@ def run(args: Namespace, project: Project) -> int:
         facts = target.info()
         text = counted(facts["items"], "page")
         if account := facts.get("account"):
-            text += f" and {counted(account['waiting'], 'waiting request')}"
+            left = account["waiting"], account["failed"], account["unparsed"]
+            text += ", and requests: {:,} waiting, {:,} failed, {:,} unparsed".format(*left)
         raise SettingError(f"to delete {target.name} with {text}, add --yes")
     target.delete()
     show(args, {"deleted": target.name}, [f"{target.name}: deleted"])

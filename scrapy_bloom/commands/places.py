@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,9 @@ class Place(NamedTuple):
 def _what_next(failed: Failed) -> str:
     """Say when a page that no callback got is fetched again, or that it is not by itself."""
     if failed.unparsed:
-        given_up = f"given up after {counted(failed.tries, 'run')}, " if failed.tries else ""
-        return f"{given_up}'queue --retry' puts it back"
+        if failed.tries:
+            return f"given up after {counted(failed.tries, 'run')}, 'queue --retry' puts it back"
+        return f"'queue --retry --reason {shlex.quote(failed.kind)}' puts it back"
     left = MOST_RUNS - failed.tries
     apart = f"{'each ' if left > 1 else ''}at least an hour after the last"
     return (

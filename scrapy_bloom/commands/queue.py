@@ -47,7 +47,10 @@ def run(args: Namespace, project: Project) -> int:
     if args.retry or args.drop:
         count = target.settle(_chooser(args), put_back=args.retry)
         name, said = ("retried", "put back") if args.retry else ("dropped", "marked as done")
-        show(args, {name: count}, [f"{counted(count, 'request')} {said}"])
+        text = f"{counted(count, 'request')} {said}"
+        if not count and (others := (target.info().get("account") or {}).get("unparsed")):
+            text += f"; {others:,} unparsed: --unparsed means all of these, --reason some"
+        show(args, {name: count}, [text])
         return 0
     facts = target.info()
     if "account" not in facts:

@@ -107,6 +107,11 @@ class Report:
         )
 
     @property
+    def spider_name(self) -> str:
+        """The name of the crawl's spider."""
+        return str(getattr(self._crawler.spider, "name", ""))
+
+    @property
     def seen(self) -> int:
         """How many requests this run has dropped, because their pages were seen before."""
         return self._seen + self._pending[Verdict.SEEN]

@@ -55,8 +55,9 @@ class Waits:
             until its turn comes.
         """
         target = self._targets.get(mark)
-        if target is not None and (even_if_queued or target.taken is not None):
-            for page in pages:
+        # The mark of a page that is only retried stays: if that fails, it is listed itself.
+        if target is not None and mark in target.way:
+            for page in pages if even_if_queued or target.taken is not None else ():
                 hold_up(page, target)
         for held in self._in_memory.get(mark, ()):
             for page in stored_among([*pages]) - held.roots:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -46,11 +47,12 @@ class Walls:
         if count >= _IN_A_ROW and len(self._said) < _MOST and (host, name) not in self._said:
             self._said.add((host, name))
             assert reason is not None
+            queue = f"scrapy bloom queue --spider {shlex.quote(self._report.spider_name)}"
             self._report.warn(
                 f"{_IN_A_ROW} pages of {host or 'one host'} in a row were not parsed ({name}): the"
-                f" site may want a login, or block this crawl. 'scrapy bloom queue --unparsed'"
-                f" lists them; 'scrapy bloom queue --retry --reason {_word(reason.kind)}' has the"
-                f" next run fetch them again."
+                f" site may want a login, or block this crawl. '{queue} --unparsed' lists them;"
+                f" '{queue} --retry --reason {shlex.quote(reason.kind)}' has the next run fetch"
+                f" them again."
             )
 
 
@@ -59,7 +61,3 @@ def _wall(reason: Reason) -> str | None:
     if reason.kind == REDIRECTED:
         return f"redirected to {reason.message}"
     return reason.kind if reason.unparsed and reason.kind in {*WALLS, "429"} else None
-
-
-def _word(kind: str) -> str:
-    return f"'{kind}'" if " " in kind else kind

@@ -106,7 +106,7 @@ def end(crawl, request, page, reason=None):
 def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
     """Its redirect is dropped as seen, and nobody would fetch it again."""
     crawl, other, reason = Crawling(), Page("other"), Reason("503")
-    failed = crawl.pages.page_of(target := led_to("wall"), "wall")
+    failed = crawl.pages.page_of(target := led_to("wall", b"a"), "wall")
     assert end(crawl, target, failed, reason) == ["wall"]
     wait_for(crawl, "wall", other)
     assert (other.reason, other.awaits) == (reason, 1)
@@ -114,6 +114,15 @@ def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
     assert crawl.pages.waits
     crawl.pages.waits.heard()
     assert not crawl.pages.waits
+
+
+def test_what_links_to_a_page_that_is_retried_does_not_fail_with_that():
+    """It is listed itself: its mark stays."""
+    crawl, other = Crawling(), Page("other")
+    page = crawl.pages.page_of(retry := led_to("page"), "retry")
+    wait_for(crawl, "page", other)
+    assert end(crawl, retry, page, Reason("503")) == ["retry"]
+    assert (other.reason, other.awaits) == (None, 1)
 
 
 def test_what_waits_for_a_page_waits_for_its_retry_and_fails_with_that():
@@ -141,9 +150,9 @@ def test_what_waits_for_a_page_that_another_worker_took_waits_for_what_that_was_
 def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):
     monkeypatch.setattr(waits, "MOST", 2)
     crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
-    crawl.pages.waits.expect(led_to("0"), origin)
+    crawl.pages.waits.expect(led_to("0", b"a"), origin)
     wait_for(crawl, "0", waiting)
     waiting.end()
-    let_go = [crawl.pages.waits.expect(led_to(number), origin) for number in range(1, 4)]
+    let_go = [crawl.pages.waits.expect(led_to(n, b"a"), origin) for n in range(1, 4)]
     assert let_go == [[], [waiting], []]
     assert crawl.pages.end(*let_go[1:2]) == [waiting]
