@@ -217,6 +217,9 @@ class InFlight:
         """Let a retry or redirect take the request along that the spider yielded."""
         page = self._pages.get(request)
         if page is not None:
+            # Unless it reaches the scheduler: what is off-site does not, and nothing else says so.
+            reason = Reason("IgnoreRequest", by.url[:MOST_MESSAGE], unparsed=True)
+            page.note(Event.ANSWERED, reason)
             own = b"" if page.taken is None else page.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
             if START in request.meta:

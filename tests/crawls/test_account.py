@@ -299,6 +299,19 @@ async def test_what_is_ignored_or_forbidden_is_kept_until_it_is_accepted(place, 
         assert account() == {"done": 4, "waiting": 0}
 
 
+async def test_a_redirect_that_leads_off_site_is_kept(place, account, bloom):
+    """Scrapy drops it before it reaches a scheduler, and its page was done."""
+    spider = type("OnSite", (Parsing,), {"allowed_domains": ["127.0.0.1"]})
+    wall = "http://sso.invalid/login"
+    with Pages({"/": ["/a"], "/a": lambda *_: wall or []}) as site:
+        await crawl(spider, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 1, "unparsed": 1, "waiting": 0}
+        assert bloom(f"queue {target_of(place)} --retry --unparsed")[1] == ["1 request put back"]
+        wall = None
+        await crawl(spider, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 2, "waiting": 0}
+
+
 class LogsIn(Parsing):
     """Logs in by a request of start(), as Scrapy's docs do; what it yields follows from that."""
 
