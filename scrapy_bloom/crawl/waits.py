@@ -49,7 +49,8 @@ class Waits:
         """Let pages that may have yielded a duplicate wait for what it duplicates, if they must.
 
         For what is in memory only the stored ones wait: those in memory wait for nothing but what
-        they have yielded.
+        they have yielded. But if it has failed already, these fail, too: who is done is never asked
+        again what it led to.
 
         :param even_if_queued: whether also for a target that nobody here has taken: it may be long
             until its turn comes.
@@ -60,6 +61,9 @@ class Waits:
             for page in pages if even_if_queued or target.taken is not None else ():
                 hold_up(page, target)
         for held in self._in_memory.get(mark, ()):
+            if held.has_ended:
+                for page in pages:
+                    hold_up(page, held)
             for page in stored_among([*pages]) - held.roots:
                 hold_up(page, held)
                 held.roots |= {page}

@@ -320,6 +320,23 @@ def test_what_has_failed_in_memory_fails_what_links_there_for_an_hour_and_is_eli
     assert forgotten == [mark]
 
 
+def test_what_is_in_memory_fails_if_it_links_to_what_has_failed_there(calls, monkeypatch):
+    """If it were done, no later run would fetch it, and nothing else may link there."""
+    crawl, now, forgotten = Crawling(calls), time.monotonic(), []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(crawl.backend, "forget_many", forgotten.extend)
+    held = crawl.begin_unstorable(child := Request("https://a.test/child"))
+    crawl.in_flight.raised(Failure(ValueError()), held)
+    crawl.end(held)
+    other = crawl.begin_unstorable(Request("https://a.test/other"))
+    crawl.backend.marks.add(mark := Failing().fingerprint(child))
+    crawl.frontier.enqueue(child.copy())
+    crawl.end(other)
+    now += APART
+    crawl.end(crawl.begin())
+    assert forgotten == [mark, Failing().fingerprint(other)]
+
+
 async def test_a_backend_that_has_given_up_is_told_nothing_more_and_keeps_no_spider_open(calls):
     crawl = Crawling(calls)
     crawl.begin()
