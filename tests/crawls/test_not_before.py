@@ -314,6 +314,7 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
 
 
 @pytest.mark.redis
+@pytest.mark.long
 @pytest.mark.parametrize("spider", [Follower, Lambdas])
 async def test_all_workers_leave_a_host_alone(shared, spider, caplog):
     caplog.set_level("INFO")

@@ -127,7 +127,6 @@ async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
     assert len(site.repeated) == site.pages
 
 
-@pytest.mark.each_scrapy
 def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tmp_path):
     with shared(site, server, tmp_path, LOGSTATS_INTERVAL=1) as workers:
         workers.kill_one_of_two(75)

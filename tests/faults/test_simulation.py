@@ -10,7 +10,7 @@ import pytest
 from support.processes import Run, environment
 from support.simulation.sets import CONTROLS, LOCAL, LOCAL_CONTROLS, SHARED
 
-HISTORIES = int(os.environ.get("HISTORIES", "2"))
+HISTORIES = int(os.environ.get("HISTORIES", "1"))
 """Of each set; `make kills` asks for many."""
 
 LOSES = re.compile(r"(lost|neither done nor stored:) \[\d|fetched too early|it never ends")
