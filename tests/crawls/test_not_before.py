@@ -221,7 +221,7 @@ class HoldsUp:
 WAITS_IN = {
     "queue": {**ROTATING, "CONCURRENT_REQUESTS": 1},
     "queue in one order": {**ONE_ORDER, "CONCURRENT_REQUESTS": 1},
-    "downloader": {"DOWNLOAD_DELAY": 0.5},
+    "downloader": {"DOWNLOAD_DELAY": 1.0},  # also on a machine that stands still for a second
     "middleware": {"DOWNLOADER_MIDDLEWARES": {HoldsUp: 100}},
 }
 
