@@ -33,6 +33,7 @@ def test_no_page_is_lost_in_any_history(server, tmp_path, name):
     assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("name", CONTROLS)
 def test_controls_lose(server, tmp_path, name):
     code, said = simulate(tmp_path, server.url, name, 0, 4)
@@ -46,6 +47,7 @@ def test_no_page_of_a_job_is_lost_in_any_history(tmp_path, name):
     assert code == 0, f"{said}To see one: {AGAIN} '{name}' SEED"
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("name", LOCAL_CONTROLS)
 def test_controls_of_a_job_lose(tmp_path, name):
     code, said = simulate(tmp_path, "-", name, 0, 2)

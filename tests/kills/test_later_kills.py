@@ -121,7 +121,10 @@ class WaitingSite(dict):
         )
 
 
-@pytest.mark.parametrize("queue", ["DownloaderAwarePriorityQueue", "ScrapyPriorityQueue"])
+@pytest.mark.parametrize(
+    "queue",
+    ["DownloaderAwarePriorityQueue", pytest.param("ScrapyPriorityQueue", marks=pytest.mark.kills)],
+)
 @at("kept job", "shared")
 def test_nothing_that_waits_is_lost_or_sent_too_early(project, place, queue):
     dice, victims, kills = random.Random(queue), [], []
