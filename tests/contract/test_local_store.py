@@ -677,10 +677,9 @@ def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(p
     bad = unparsed("503")._replace(unparsed=False)
     assert store.fail(row, bad)  # what has failed is kept, however many these are
     store.close()
-    assert [each.kind for _, each in Store(path, read_only=True).failed.stored()] == [
-        *["403"] * 5,
-        "503",
-    ]
+    store = Store(path, read_only=True)
+    assert [each.kind for _, each in store.failed.stored()] == [*["403"] * 5, "503"]
+    store.close()
 
 
 def test_a_failed_request_that_is_missing_from_the_file_is_damage(path):
