@@ -114,7 +114,7 @@ docs: $(DOCS)/ready
 	cd $(ROOT) && $(DOCS)/bin/python -m sphinx -q -W --keep-going -b $(BUILDER) docs build/site
 
 # Python and Scrapy are what is found; each pair gets an environment in .venv-matrix.
-matrix: dist
+matrix: wheel
 	$(RUN) $(VENV)/bin/python docs/matrix.py $(DIST)/*.whl $(MATRIX_ARGS)
 	cd $(ROOT) && $(VENV)/bin/python docs/tables.py --write
 
