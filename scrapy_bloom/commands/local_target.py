@@ -42,11 +42,12 @@ from scrapy_bloom.local.notes import (
     KIND,
     PID,
     REQUESTS,
+    STORED,
     read_notes,
 )
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
-from scrapy_bloom.local.store import NAME, Store, sizes_in
+from scrapy_bloom.local.store import NAME, Store, count_in
 
 _DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
@@ -109,13 +110,13 @@ class LocalTarget:
                 clean = file.read_counters(database).clean
                 facts["last_run"] = _last_run(self.path, meta, clean)
             if meta.get(KIND) == REQUESTS:
-                sizes, in_flight = sizes_in(database), int(meta.get(IN_FLIGHT, 0))
-                later = [id_ for id_, path, _ in file.rows(database, "queues") if path == LATER]
-                stored = sum(sizes.values())
+                queues = {path: id_ for id_, path, _ in file.rows(database, "queues")}
+                later = count_in(database, queues[LATER]) if LATER in queues else 0
+                stored, in_flight = meta.get(STORED, 0), meta.get(IN_FLIGHT, 0)
                 account = account_of(meta, reasons_in(database), stored, in_flight)
                 facts |= {
                     "account": account.facts(),
-                    "later": sum(sizes[id_] for id_ in later),
+                    "later": later,
                     "holds": stored_holds(meta),
                 }
         return facts

@@ -34,6 +34,9 @@ RUNS: Final = "runs"
 THROUGH: Final = "through"
 """The number of the next request, as of the last whole commit."""
 
+STORED: Final = "stored"
+"""How many requests were not done at the last commit: to count them takes seconds."""
+
 IN_FLIGHT: Final = "in flight"
 """How many requests were in flight at the last commit."""
 
@@ -88,7 +91,8 @@ def _has_numbers(value: Any, count: int) -> bool:
 
 _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(
-        (PID, RUNS, THROUGH, IN_FLIGHT, SEEN, DONE, NOT_KEPT), ("a number, not negative", _is_count)
+        (PID, RUNS, THROUGH, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT),
+        ("a number, not negative", _is_count),
     ),
     KIND: (f"{REQUESTS!r} or {FILTER!r}", _is_kind),
     IDENTITY: ("spider, fingerprinter and rules, in JSON", _is_identity),

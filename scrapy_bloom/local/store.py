@@ -45,7 +45,7 @@ from scrapy_bloom.filter.stored import notes_of, read_filter
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
-from scrapy_bloom.local.notes import RUNS, THROUGH, read_notes
+from scrapy_bloom.local.notes import RUNS, STORED, THROUGH, read_notes
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.transactions import Transactions
 from scrapy_bloom.values import encodable, write_span
@@ -422,7 +422,7 @@ class Store:
     # Writing
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
-        self.meta[THROUGH] = self._request
+        self.meta |= {THROUGH: self._request, STORED: self._size}
         with self._transaction(clean, sync=sync) as change:
             change(self._write_requests())
             file.put(self._database, "meta", self._new_notes().items())
@@ -496,6 +496,13 @@ def sizes_in(database: sqlite3.Connection) -> dict[int, int]:
     """Return how many requests the queues have that are not done, by their numbers."""
     asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
     return dict(database.execute(asked, (NUMBER_BITS,)))
+
+
+def count_in(database: sqlite3.Connection, queue: int) -> int:
+    """Return how many requests a queue has that are not done."""
+    asked = "SELECT count(*) FROM requests WHERE id >= ? AND id < ?"
+    between = queue << NUMBER_BITS, queue + 1 << NUMBER_BITS
+    return int(database.execute(asked, between).fetchone()[0])
 
 
 def _rows_from(database: sqlite3.Connection, queue: int, number: int) -> list[int]:

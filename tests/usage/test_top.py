@@ -25,6 +25,7 @@ from support.waiting import until
 from testbed.localredis import LocalRedis, keys
 from testbed.localsite import LocalSite
 
+from scrapy_bloom import file
 from scrapy_bloom.commands.top import Rates
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
@@ -205,6 +206,23 @@ def told(bloom, target, verb="top --once --interval 0.1"):
     code, printed, errors = bloom(f"{verb} {target} --json")
     assert (code, errors) == (0, [])
     return json.loads("\n".join(printed))
+
+
+def test_a_look_at_a_job_does_not_read_what_waits(bloom, tmp_path, monkeypatch):
+    """A million requests take seconds to count."""
+    kept_job(tmp_path / "kept", urls=["http://a.test/"], waits=[("http://a.test/later", 600)])
+    asked, connect = [], file.connect
+
+    def traced(*arguments):
+        database = connect(*arguments)
+        database.set_trace_callback(asked.append)
+        return database
+
+    monkeypatch.setattr(file, "connect", traced)
+    shown = told(bloom, tmp_path / "kept")
+    assert (shown["account"]["waiting"], shown["later"]) == (2, 1)
+    assert [line for line in asked if "FROM requests" in line and "WHERE" not in line] == []
+    assert any("FROM requests" in line for line in asked)
 
 
 def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
