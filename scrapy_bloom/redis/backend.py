@@ -339,7 +339,7 @@ class RedisBackend(Backend):
             return
         self._turns.add(answer.taken)
         self._turns.heed(answer.held)
-        self._pacing.note_called(call, answer, self._worker.counts.waiting)
+        self._pacing.note_called(call, answer)
 
     def _start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, forget what is in no server, run ``start()``.

@@ -59,11 +59,12 @@ def free_keys(link: Link, key: str) -> Iterator[int]:
         yield left
 
 
-def tend(link: Link, key: str, epoch: str, plan: Plan) -> None:
+def tend(link: Link, key: str, epoch: str, plan: Plan) -> bool:
     """Make keys of the slice that will be needed soon, and free what is to go, for a while.
 
     The server has half of that time for others.
 
+    :returns: whether nothing is left to do.
     :raises BackendError: if there was no answer.
     """
     told, ends = "", time.monotonic() + upkeep.TENDED
@@ -72,10 +73,10 @@ def tend(link: Link, key: str, epoch: str, plan: Plan) -> None:
         left = _step(link, key, epoch, told)
         told = following(plan, read_slices(left.slices), left.kind) if left.kind else ""
         now = time.monotonic()
-        if not (told or left.to_make or left.to_free) or now > ends:
-            return
-        if not link.pause(now - began):
-            return
+        if not (told or left.to_make or left.to_free):
+            return True
+        if now > ends or not link.pause(now - began):
+            return False
 
 
 def _step(link: Link, key: str, epoch: str = "", told: str = "", *, probe: bool = False) -> _Left:

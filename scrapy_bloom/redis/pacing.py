@@ -8,7 +8,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.redis.upkeep import GATHER, PATIENT, POLL, SLOWEST_POLL
+from scrapy_bloom.redis.header import Counts
+from scrapy_bloom.redis.upkeep import ACTIVE_POLL, GATHER, PATIENT, POLL, SLOWEST_POLL
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.in_flight import InFlight
@@ -34,7 +35,7 @@ class Pacing:
         self._turns, self._in_flight, self._most = turns, in_flight, most
         self._ended: deque[float] = deque(maxlen=2 * most)
         self._called = self._look_at = self.next_turn = 0.0
-        self._poll = POLL
+        self._poll, self._counts = POLL, Counts()
         # Slots of which this worker had enough: they may be served earlier than that.
         self._passed_over = False
 
@@ -46,28 +47,27 @@ class Pacing:
         """Record that this worker has put a request into the queue: there is one to take."""
         self._look_at = 0.0
 
-    def note_called(self, call: Call, answer: Answer, waiting: int) -> None:
-        """Record the answer to a call.
-
-        :param waiting: how many requests there are in the queue.
-        """
+    def note_called(self, call: Call, answer: Answer) -> None:
+        """Record the answer to a call."""
         self._called = now = time.monotonic()
         if not call.take:
             return
         taken, next_turn = len(answer.taken), answer.next_turn
+        slowest = SLOWEST_POLL if answer.counts == self._counts else ACTIVE_POLL
+        self._counts = answer.counts
         self.next_turn = now + next_turn if next_turn else 0.0
         self._passed_over = bool(call.busy)
         if taken:
             self._poll = POLL
-        if taken == call.take or (waiting and not next_turn):
+        if taken == call.take or (answer.counts.waiting and not next_turn):
             self._look_at = 0.0
         elif 0 < next_turn < inf:
-            self._poll = min(SLOWEST_POLL, max(PATIENT, 2 * self._poll))
+            self._poll = min(slowest, max(PATIENT, 2 * self._poll))
             soon = self._called + (PATIENT if taken else self._poll)
-            self._look_at = min(max(soon, self.next_turn), now + SLOWEST_POLL)
+            self._look_at = min(max(soon, self.next_turn), now + slowest)
         else:
             self._look_at = now + self._poll
-            self._poll = min(SLOWEST_POLL, 2 * self._poll)
+            self._poll = min(slowest, 2 * self._poll)
 
     # What is due
 

@@ -19,8 +19,14 @@ return. Looked up on each use, too."""
 TENDED: Final = 1.0
 """With one heartbeat a worker makes and frees keys for so long at most."""
 
+UNCHANGED: float = 60.0
+"""After so long it looks whether it should, although no call has told it of a change."""
+
 BEATS: Final = 15
-"""Heartbeats in a lease, if a worker has nothing else to say."""
+"""How often in a lease a worker looks whether it should make a heartbeat."""
+
+SILENT: Final = 3
+"""It makes one after so many of these periods without a call."""
 
 RETRY: Final = 0.25
 """Between calls, and between heartbeats, while the server does not answer."""
@@ -45,5 +51,8 @@ all that waits has to wait for its turn."""
 POLL: Final = 0.05
 """Between the first two looks at an empty queue. The time doubles with each look."""
 
-SLOWEST_POLL: Final = 2.0
-"""Between looks of an idle worker. Each is its heartbeat, too."""
+ACTIVE_POLL: Final = 2.0
+"""Between looks of an idle worker, at most, while others have something to do."""
+
+SLOWEST_POLL: Final = 5.0
+"""The same while nothing changes. Each look is its heartbeat, too."""

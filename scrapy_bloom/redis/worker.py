@@ -175,6 +175,9 @@ class Worker:
         self.state, self.epoch, self.counts = state, state.epoch, state.counts
         self.probe = state.plan.hash(state.secret)
         self._slices: Sequence[SliceRow] | bytes = state.slices
+        self._told = b""  # the same, as an answer says it
+        self._tended: bytes | None = None  # what that was when nothing was left to do for them
+        self._tended_at = 0.0
         self.known.clear()
         self._forgotten = 0
         self._known_until = inf
@@ -215,7 +218,7 @@ class Worker:
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
         answer = Answer.read(call, self._send(call))
-        self._slices = answer.slices
+        self._slices = self._told = answer.slices
         self._holds_version = answer.holds_version or self._holds_version
         self._note_swept(answer.requeued, answer.given_up)
         self._answered, self.unanswered, self.comes = self._number, None, False
@@ -281,14 +284,19 @@ class Worker:
     def keep_alive(self) -> None:
         """Make a heartbeat, unless a call has just been one: each call renews the lease, too.
 
-        Then do what nobody should have to wait for, see :mod:`growth`.
+        Then do what nobody should have to wait for, see :mod:`growth`, if slices have changed, and
+        else now and then: dates come.
 
         :raises BackendError: if there was no answer.
         """
-        silent = time.monotonic() - self.renewed
-        if silent > 1.5 * upkeep.LEASE / upkeep.BEATS or not self._link.usable.is_set():
+        now, told = time.monotonic(), self._told
+        silent, as_before = now - self.renewed, told == self._tended
+        if silent > upkeep.SILENT * upkeep.LEASE / upkeep.BEATS or not self._link.usable.is_set():
             self.beat()
-        growth.tend(self._link, self._key, self._lives[0], self.plan)
+        if as_before and now < self._tended_at + upkeep.UNCHANGED:
+            return
+        if growth.tend(self._link, self._key, self._lives[0], self.plan):
+            self._tended, self._tended_at = told, now
 
     def beat(self) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.

@@ -14,6 +14,7 @@ from support.redis_plan import plan_of, small_keys
 from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
+from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
@@ -75,6 +76,12 @@ def named(client, key):
         start, _, keys = row.rpartition(".")
         add(others, f"{start}.", keys)
     return live, others
+
+
+@pytest.fixture(autouse=True)
+def each_heartbeat(monkeypatch):
+    """Let workers look for what there is to do with each one, also if no call has told of it."""
+    monkeypatch.setattr(upkeep, "UNCHANGED", 0.0)
 
 
 @pytest.fixture

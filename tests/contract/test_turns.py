@@ -299,5 +299,5 @@ def test_a_worker_rests_only_if_no_slot_was_passed_over(passed_over):
     """The log said that nothing could be fetched for half a minute, and the next page came."""
     pacing = Pacing((), (), 16)
     busy = [b"a"] if passed_over else []
-    pacing.note_called(Call(take=16, busy=busy), Answer(next_turn=30.0), 8)
+    pacing.note_called(Call(take=16, busy=busy), Answer(next_turn=30.0))
     assert pacing.rests is not passed_over

@@ -210,15 +210,15 @@ class SimulatedLink(Link):
         super().__init__(server, *timeouts)
 
     def start_heartbeats(self, beat):
-        self._thread = object()  # others look whether there is one
-        self._after_a_while(partial(self._beat, beat))
+        self._thread = thread = object()
+        self._after_a_while(partial(self._beat, beat, thread))
 
-    def _beat(self, beat):
-        if self._stop.is_set():
+    def _beat(self, beat, thread):
+        if self._stop.is_set() or thread is not self._thread:
             return
         with suppress(BackendError):
             beat()
-        self._after_a_while(partial(self._beat, beat))
+        self._after_a_while(partial(self._beat, beat, thread))
 
     def _after_a_while(self, do):
         usable = self.usable.is_set()

@@ -30,6 +30,7 @@ CLOCKS = {"set_back": 0.5, "set_ahead": 0.5, "speed": 0.5}
 
 SHARED = {
     "nothing happens": {"features": {"fails": 0.1, "redirects": 0.2, "waits": 0.1, "slow": 0.03}},
+    "idle workers": {"pages": 1, "answers": (600.0,), "loss": 0.0, "most_calls": 450},
     "kills": {
         "faults": {"kill": 3, "stop": 1, "join": 1, "freeze": 1, "late": 1},
         "features": ALL,

@@ -1,6 +1,7 @@
 """Workers that share a crawl in Redis, and what happens to them and to the server."""
 
 from functools import partial, partialmethod
+from math import inf
 
 from support.simulation import servers
 from support.simulation.account import SharedAccount
@@ -17,13 +18,25 @@ class SharedWorld(World):
         loss: share of calls that get lost, and of replies.
         whole: whether no fault takes only a part of what the server has. Then the account must be
             right all the time.
+        most_calls: that all workers may make.
     """
 
-    def __init__(self, url, seed, *, without=(), loss=0.03, whole=True, settings=(), **others):
+    def __init__(
+        self,
+        url,
+        seed,
+        *,
+        without=(),
+        loss=0.03,
+        whole=True,
+        most_calls=inf,
+        settings=(),
+        **others,
+    ):
         self.servers = Servers(url, self, without=without, loss=loss)
         servers.install(self)
         self.account = SharedAccount(self, self.servers) if whole else None
-        self._shots, self._first, self._calls = [], {}, 0
+        self._shots, self._first, self._calls, self._most_calls = [], {}, 0, most_calls
         more = {"BLOOM_REDIS_URL": "redis://simulated", "BLOOM_REDIS_KEY": KEY, **dict(settings)}
         super().__init__(seed, settings=more, **others)
         if self.faulty:
@@ -67,6 +80,8 @@ class SharedWorld(World):
         left = self.servers.left()
         if any(left.values()):
             self.wrong.append(f"something is left: {left}")
+        if self._calls > self._most_calls:
+            self.wrong.append(f"{self._calls} calls")
 
     # What happens to workers
 
