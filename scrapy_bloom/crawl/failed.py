@@ -60,6 +60,7 @@ class Failed(NamedTuple):
 
         :param stored: the request as it was stored: perhaps a retry or a redirect of the original.
         :param now: the time, in seconds since 1970.
+        :param way: marks of where its redirects led, but for that of ``reason``, if it has one.
         :param read: reads a request: in Redis, as what a stranger may have written.
         :param write: writes one.
         """
@@ -75,7 +76,8 @@ class Failed(NamedTuple):
         except Exception:  # of the project's: it is listed all the same, and never given up
             body, tries = stored, 0
         unparsed = tries >= MOST_RUNS if tries else reason.unparsed
-        way = (*way,) if unparsed else ()
+        seen = () if reason.to is None else (reason.to,)
+        way = (*way, *seen) if unparsed else ()
         return cls(reason.kind, reason.message, now, tries, worker, unparsed, way, body)
 
     def retried(

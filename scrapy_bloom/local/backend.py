@@ -230,8 +230,7 @@ class LocalBackend(Backend):
             return True
         if start:
             self._note_start(start, Start(taken.row))
-        seen = () if reason.to is None else (reason.to,)
-        failed = Failed.of(taken.body, reason, time.time(), way=(*way, *seen))
+        failed = Failed.of(taken.body, reason, time.time(), way=way)
         if not self._store.fail(taken.row, failed):
             self._count(NOT_KEPT, 1)
             self._report.not_kept(self._store.failed.reasons.decisions.total())

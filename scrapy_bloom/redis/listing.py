@@ -52,10 +52,7 @@ class Listing:
         :param start: identifies the start request that it stands for, if one that is not filtered.
         """
         read, write, name = self._packing.fields, self._packing.write, self._worker.name
-        seen = () if reason.to is None else (reason.to,)
-        failed = Failed.of(
-            *(taken.body, reason, time.time(), name, (*way, *seen)), read=read, write=write
-        )
+        failed = Failed.of(taken.body, reason, time.time(), name, way, read=read, write=write)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
             with suppress(Exception):  # what is in the request, or the project's fingerprinter
