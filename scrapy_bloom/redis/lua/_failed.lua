@@ -165,7 +165,7 @@ local function put_back(field, new, most, reason)
   local deaths = math.min(255, head:byte(-1) + new)
   if new > 0 and deaths >= most then
     fail(head, reason, deaths)
-    return 'failed'
+    return 'given_up'
   end
   if new == 0 then free_turn(value) end
   enqueue(with_deaths(head, deaths))

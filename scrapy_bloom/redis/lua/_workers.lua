@@ -88,7 +88,7 @@ end
 -- Put back what dead workers have taken in a portion of `taken`; the next sweep scans the next one, over and over.
 -- Return how many requests went into the queue, and how many were given up.
 local function put_portion_back(workers, cursor, most)
-  local places = {queue = 0, failed = 0}
+  local places = {queue = 0, given_up = 0}
   local portion = call('HSCAN', taken, cursor, 'COUNT', SCANNED)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
@@ -101,7 +101,7 @@ local function put_portion_back(workers, cursor, most)
     end
   end
   call('HSET', header, 'sweep', portion[1])
-  return places.queue, places.failed
+  return places.queue, places.given_up
 end
 
 -- Put back a portion of what failed an hour ago. What an earlier run has left comes last in this one, see fetch_again();
