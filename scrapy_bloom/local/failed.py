@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_REDIRECTED, MOST_UNPARSED, REDIRECTED, WALLS
+from scrapy_bloom.errors import STRANGE
 
 _COLUMNS: Final = "id, run, kind, message, date, tries, unparsed, way, body, crc"
 _LAST: Final = 2**63 - 1  # the highest id
@@ -37,7 +38,7 @@ def reasons_in(database: sqlite3.Connection) -> Reasons:
     reasons = Reasons(Counter(), Counter())
     asked = "SELECT unparsed, kind, count(*) FROM failed GROUP BY 1, 2"
     for unparsed, kind, count in database.execute(asked):
-        reasons[bool(unparsed)][kind] = count
+        reasons[bool(unparsed)][str(kind)] = count
     return reasons
 
 
@@ -178,5 +179,10 @@ def _read(row: tuple[Any, ...]) -> Failed | None:
     if checksum != file.crc(*values):
         return None
     kind, message, date, tries, unparsed, way, body = values[2:]
-    marks = (*map(bytes.fromhex, json.loads(way)),) if way else ()
-    return Failed(kind, message, date, tries, "", bool(unparsed), marks, body)
+    try:
+        marks = (*map(bytes.fromhex, json.loads(way)),) if way else ()
+        failed = Failed(kind, message, float(date), tries, "", bool(unparsed), marks, body)
+    except STRANGE:
+        return None
+    is_whole = all(map(isinstance, (kind, message, tries, body), (str, str, int, bytes)))
+    return failed if is_whole else None

@@ -402,6 +402,9 @@ class Store:
             number: StoredQueue(path, slot, sizes.get(number, 0), stored=True)
             for number, path, slot in file.rows(database, "queues")
         }
+        for number, queue in self.queues.items():
+            if not isinstance(queue.path, str) or not isinstance(queue.slot, str | None):
+                raise file.DamageError(f"queue {number}: {queue.path!r:.80} is no name")
         if self.queues.keys() != sizes.keys():
             raise file.DamageError("a queue has no requests, or requests have no queue")
         self._numbers = {queue.path: number for number, queue in self.queues.items()}

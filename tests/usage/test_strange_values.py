@@ -112,6 +112,35 @@ def test_info_says_which_note_is_strange_and_shows_the_rest(bloom, kept, key):
     open_job(kept, requests=True).close()
 
 
+ROWS = {
+    "a reason": ("failed", 2, b"x"),
+    "a date": ("failed", 4, "x"),
+    "marks": ("failed", 7, NESTED),
+    "a queue": ("queues", 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_row_of_a_job_makes_a_command_fail_with_a_traceback(bloom, tmp_path, name):
+    table, column, value = ROWS[name]
+    kept_job(tmp_path / "kept", urls=URLS)
+    job = open_job(tmp_path / "kept", requests=True)
+    row = job.store.push(job.store.queue("0", None), b"")
+    job.store.fail(row, Failed("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=b"x"))
+    job.close()
+    with closing(sqlite3.connect(tmp_path / "kept" / NAME, isolation_level=None)) as database:
+        ((*values, _),) = database.execute(f"SELECT * FROM {table}")
+        values[column] = value
+        file.put(database, table, [values])
+        file.put(database, "counters", [(2, file.tally(database), 0, 0, 0)])
+    told = {verb: bloom(asked(verb, tmp_path / "kept")) for verb in VERBS}
+    if table == "failed":
+        assert told["queue"][0] == 0
+        assert any("unreadable" in line for line in told["queue --failed"][1])
+    else:
+        assert "found damage (queue 1: b'x' is no name)" in told["queue"][2][0]
+
+
 def nested(depth):
     """Return a pickled request with a key of so many tuples, each in the next."""
     fields = pickle.dumps({"url": URLS[0], "meta": {1.5: 0}}, protocol=2)
