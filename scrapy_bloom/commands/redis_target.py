@@ -81,7 +81,7 @@ class RedisTarget:
     def _reading(self) -> Iterator[Reader]:
         """Connect to read, and say in the end what could not be read."""
         with self._connected() as link:
-            reader = Reader(link, self.key)
+            reader = Reader(link, self.key, strict=False)
             yield reader
             for what, why in reader.skipped.items():
                 note(f"{self.name}: skipped {what}: {why}")
@@ -91,13 +91,13 @@ class RedisTarget:
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
         with self._connected() as link:
-            reader = Reader(link, self.key)
+            reader = Reader(link, self.key, strict=False)
             return self._facts(reader, reader.existing())
 
     def look(self) -> dict[str, Any]:
         """Return the same, and who is at it."""
         with self._connected() as link:
-            reader = Reader(link, self.key)
+            reader = Reader(link, self.key, strict=False)
             state = reader.existing()
             taken = reader.taken()
             lease = upkeep.LEASE

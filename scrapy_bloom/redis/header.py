@@ -18,7 +18,8 @@ _WRITERS: Final = {b"6": ", commit 734aeafd"}
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 _PAGES: Final = ("done", "not_kept", "seen")
-_NEEDED: Final = (*_COUNTED, "seq", "plan", "slices", "first", "window", "epoch")
+_MARKS: Final = ("plan", "slices", "window", "epoch")
+_NEEDED: Final = (*_COUNTED, "seq", "first", *_MARKS)
 _MOST_SKEW: Final = 1e11  # seconds, some thousand years
 FIELDS: Final = (
     *("program", "format", "epoch", "plan", "first", "slices", "window", "order"),
@@ -87,11 +88,19 @@ class State:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def read(cls, header: Mapping[str, bytes], now: float, place: str) -> State:
+    def read(
+        cls,
+        header: Mapping[str, bytes],
+        now: float,
+        place: str,
+        bad: dict[str, str] | None = None,
+    ) -> State:
         """Return the state that a header describes.
 
         :param now: the server's time, in seconds since 1970.
         :param place: what people call the server and the key.
+        :param bad: gets what is wrong with fields that cannot be used, by name, unless marks
+            cannot be read without them; they count as 0, and such a worker is left out.
         :raises StateError: if it is not one of ours, or damaged.
         """
         kind = b" ".join(header.get(name, b"") for name in ("program", "format"))
@@ -104,10 +113,16 @@ class State:
             )
         name = ""
         try:
-            found: dict[str, Any] = dict.fromkeys(_PAGES, 0) | {"heard": 0.0}
+            found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0) | {"heard": 0.0}
             for name in {**dict.fromkeys(_NEEDED), **header}:
-                if (read := _READS.get("w:" if name[:2] == "w:" else name)) is not None:
-                    found[name] = read(header[name])
+                read = _READS.get("w:" if name[:2] == "w:" else name)
+                try:
+                    if read is not None:
+                        found[name] = read(header[name])
+                except STRANGE as error:
+                    if bad is None or name in _MARKS:
+                        raise
+                    bad[name] = f"found {shown(header.get(name))}: {error!r}"
             plan, secret = found["plan"]
             name = "window"
             if found[name] != plan.window:

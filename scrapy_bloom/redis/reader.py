@@ -56,15 +56,16 @@ class Reader:
 
     :param link: runs the scripts; it takes no lease.
     :param key: of the filter.
+    :param strict: whether a header that can be read only in part is refused.
 
     Attributes:
-        skipped: requests that could not be read, and why.
+        skipped: requests and fields that could not be read, and why.
     """
 
-    def __init__(self, link: Link, key: str) -> None:
+    def __init__(self, link: Link, key: str, *, strict: bool = True) -> None:
         self._link, self._key, self._base = link, key, beginning(key)
         self._place = f"Redis at {link.address}, key {key}"
-        self.skipped: dict[str, str] = {}
+        self._strict, self.skipped = strict, dict[str, str]()
 
     def state(self) -> State | None:
         """Return the state of the filter; None if nothing is there.
@@ -79,7 +80,7 @@ class Reader:
             return None
         if "program" not in header:
             raise refusal(self._place, f"found a {kind} that is not ours")
-        return State.read(header, now, self._place)
+        return State.read(header, now, self._place, None if self._strict else self.skipped)
 
     def existing(self) -> State:
         """Return the state of the filter.

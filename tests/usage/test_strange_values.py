@@ -225,14 +225,24 @@ def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, 
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("field", ["slices", "waiting", "plan", "epoch", "seq"])
+@pytest.mark.parametrize("field", ["slices", "plan", "epoch", "waiting", "seq", "heard", "w:x"])
 def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
+    """And what does not need it is shown; what would change something is refused."""
     target, client, hashes = shared
     header = next(iter(hashes))
     client.hset(header, field, b"\xff")
     try:
-        code, _, (error,) = bloom(f"info {target}")
+        told = [bloom(asked(verb, target)) for verb in VERBS]
+        refused = bloom(f"forget {target} {URLS[0]}")
     finally:
-        client.hset(header, field, hashes[header][field.encode()])
-    assert code == 2
-    assert rf"found a damaged header ({field}: b'\xff'; " in error
+        client.hdel(header, field)
+        client.hset(header, mapping=hashes[header])
+    damage = rf"found a damaged header ({field}: b'\xff'; "
+    assert refused[0] == 2
+    assert damage in refused[2][0]
+    if field in {"slices", "plan", "epoch"}:
+        assert told[0][0] == 2
+        assert damage in told[0][2][0]
+    else:
+        assert {code for code, _, _ in told} <= {0, 1}
+        assert any(rf"unusable       {field}: found b'\xff'" in line for line in told[0][1])
