@@ -168,10 +168,11 @@ class LocalBackend(Backend):
         :returns: it, if it was on the failed list.
         """
         before = self._store.starts[id_]
+        failed = self._store.failed.take(before.row)
         if before.done:
             self._count(DONE, -1)
         self._store.starts[id_] = start
-        return self._store.failed.take(before.row)
+        return failed
 
     def _count(self, name: str, by: int) -> None:
         self._store.meta[name] = self._store.meta.get(name, 0) + by
@@ -213,13 +214,12 @@ class LocalBackend(Backend):
 
     def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
         """Delete the row of a request with the next commit, and count its page."""
+        if start and ended is not Ended.REPLACED:
+            self._note_start(start, Start(done=True))  # first, as it may fail
         if taken is not None:
             self._store.delete(taken.row)
-        if ended is Ended.REPLACED:
-            return
-        if start:
-            self._note_start(start, Start(done=True))
-        self._count(DONE, 1)
+        if ended is not Ended.REPLACED:
+            self._count(DONE, 1)
 
     def fail(
         self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""

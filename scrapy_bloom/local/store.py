@@ -236,8 +236,9 @@ class Store:
 
         :returns: whether every page is kept: see :meth:`FailedList.add`.
         """
+        are_kept = self.failed.add(row, failed)  # first, as it may fail
         self.delete(row)
-        return self.failed.add(row, failed)
+        return are_kept
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.

@@ -24,9 +24,11 @@ from scrapy_bloom.errors import StateError
 from scrapy_bloom.local import backend as local_backend
 from scrapy_bloom.local import log, store
 from scrapy_bloom.local.backend import LocalBackend
+from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.settings import Settings
 
@@ -231,6 +233,38 @@ async def test_start_requests_that_still_wait_are_known_to_the_next_run(job):
     assert len(backend) == 295
     backend.offer(run[99].replace(callback=Spider("spider").parse), 0.0, None, None)
     assert len(backend) == 296
+    assert await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [(Starts, "__getitem__"), (FailedList, "take"), (FailedList, "_give_way")]
+)
+async def test_a_read_that_fails_as_a_page_ends_changes_nothing(job, monkeypatch, kind, method):
+    """It is tried again. A row that was deleted twice made the next run refuse the job."""
+    backend, engine = await opened_in(job)
+    engine.is_from_start = lambda _: True
+    backend.offer(Request("http://a.test/", dont_filter=True), 0.0, None, None)
+    request, taken = backend.take()
+
+    def end():
+        if method == "_give_way":
+            backend.fail(taken, Reason("403", unparsed=True), (), request.meta[START])
+        else:
+            backend.release(taken, Ended.DONE, request.meta[START])
+
+    def fail(*_):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, method, fail)
+        patched.setattr("scrapy_bloom.local.failed.MOST_UNPARSED", 0)
+        with pytest.raises(sqlite3.OperationalError):
+            end()
+    end()
+    assert await backend.close()
+    backend, _ = await opened_in(job)
+    assert backend.account()[:3] == ((0, 0, 0) if method == "_give_way" else (1, 0, 0))
+    assert backend.account().pages == 1
     assert await backend.close()
 
 
