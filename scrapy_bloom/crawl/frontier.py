@@ -101,8 +101,7 @@ class Frontier:
     def enqueue(self, request: Request) -> bool:
         """Take a request; return False if it is known to be a duplicate.
 
-        If that is known only later, it is dropped then. If taking it fails, what led to it stays,
-        and is fetched again by the next run.
+        If that is known only later, it is dropped then. If taking it fails, so does what led to it.
         """
         try:
             is_taken = self._enqueue(request)
@@ -151,7 +150,7 @@ class Frontier:
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first.
 
-        These leave memory only by being sent, so nothing holds them back.
+        These leave memory only by being sent, so they are sent however much is unwritten.
         """
         if self._closing:
             return None
@@ -239,16 +238,16 @@ class Frontier:
     # Requests that arrive
 
     def _leave(self, request: Request, error: Exception) -> None:
-        """Leave to the next run what led to a request that could not be taken."""
+        """Let what led to a request that could not be taken fail."""
         self._report.once(
             logging.ERROR,
-            "%s could not be enqueued. The page that led to it is not done: the next run fetches it"
-            " again. More such errors are not shown.",
+            "%s could not be enqueued, so the page that led to it has failed. More such errors are"
+            " not shown.",
             request,
             failure=error,
         )
         try:
-            self._in_flight.keep_stored(request)
+            self._in_flight.not_enqueued(request, error)
             self._judge.withdraw(request)
         except Exception:  # no memory
             self._backend.give_up(

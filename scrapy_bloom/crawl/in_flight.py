@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """The requests that were taken from the queues and are not done.
+    """The requests that were taken from the queues and that the engine is not through with.
 
     :param engine: knows which requests it still has.
     :param report: writes to stats and log.
@@ -144,10 +144,10 @@ class InFlight:
                         return page, frame.f_code.co_name
         return None
 
-    def keep_stored(self, request: Request) -> None:
-        """Record that a request could not be enqueued: the pages that led to it are never done."""
+    def not_enqueued(self, request: Request, error: Exception) -> None:
+        """Note that a request could not be enqueued: only the pages that led to it can yield it."""
         for page in self.led_to(request):
-            page.note(Event.KEPT)
+            page.note(Event.FAILED, Reason.of(error, "enqueue_request"))
 
     def note_stored(self, request: Request, origin: Page) -> list[Page]:
         """Note that a request is stored, which may stand in the place of the page it came from.

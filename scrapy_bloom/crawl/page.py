@@ -48,13 +48,14 @@ class Event(IntEnum):
     YIELDED = 4
     """Its callback or errback yields an item, or a request that is new."""
     FAILED = 5
-    """Its callback raises, a pipeline fails on its item, or what it waits for fails."""
+    """Its callback raises, a pipeline fails on its item, what it waits for fails, or a request that
+    it yields cannot be enqueued."""
     REPLACED = 6
     """What a middleware has made of it is stored, or waits in memory."""
     SEEN = 7
     """What a middleware has made of it was seen."""
     KEPT = 8
-    """It led to something that could not be taken, closed the spider, or failed during closing."""
+    """It closed the spider, or failed during closing."""
 
 
 _TABLE: Final = """

@@ -7,7 +7,7 @@ from contextlib import closing
 from itertools import count
 
 import pytest
-from support.crawling import Follower, crawl, kept
+from support.crawling import Follower, at, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
 from support.waiting import until
@@ -175,7 +175,7 @@ async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
         await crawl(settings=kept(job), url=site.url)
         assert site.missed == set()
         assert len(site.repeated) <= 16 + 2  # what was in flight, at most
-    said = caplog.text.count("could not be enqueued. The page that led to it is not done")
+    said = caplog.text.count("could not be enqueued, so the page that led to it has failed")
     assert said == (argument == "scheduler/enqueued")  # Scrapy logs what cannot be taken
 
 
@@ -189,10 +189,11 @@ class OneLambda(Follower):
         return request.replace(callback=lambda _: None) if len(self.parsed) == 10 else request
 
 
+@at("kept job", "shared")
 async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(
-    job, monkeypatch
+    place, monkeypatch
 ):
-    """Not even in memory: of a chain of pages all that follow would be lost."""
+    """Not even in memory: of a chain of pages all that follow would be lost. Each crawl ends."""
 
     def keep(*_):
         raise MemoryError
@@ -200,9 +201,9 @@ async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_
     with LocalSite(pages=20, links=1) as site:
         with monkeypatch.context() as patched:
             patched.setattr(Memory, "keep", keep)
-            await crawl(OneLambda, kept(job), url=site.url)
+            await crawl(OneLambda, place, url=site.url)
         assert len(site.missed) == 10
-        await crawl(OneLambda, kept(job), url=site.url)
+        await crawl(OneLambda, place, url=site.url)
         assert site.missed == set()
         assert [*site.repeated.values()] == [2]
 
