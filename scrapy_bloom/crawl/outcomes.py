@@ -35,6 +35,7 @@ APART: Final = 3600.0
 give up all its pages within a minute."""
 
 
+# The next four stand in redis/lua/_failed.lua, too; a test compares them.
 MOST_UNPARSED: Final = 100_000
 """Requests that are kept although nothing fetches them by itself."""
 

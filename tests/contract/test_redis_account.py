@@ -1,14 +1,17 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
+import re
 from collections import Counter
+from importlib.resources import files
 
 import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, account, mark_of, parts_of
+from support.queues import Crawler, account, exchange, mark_of, parts_of
 from support.redis_plan import name_of
 
+from scrapy_bloom.crawl import outcomes
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
@@ -337,6 +340,18 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, k
     assert parts_of(account(server, key)) == (0, 0, 1, 0, 0)
 
 
+def test_copies_of_a_start_request_that_end_in_one_call_are_one_page(server, join, key):
+    worker, other = join(), join()
+    start(worker, "s")
+    start(other, "s")
+    both = exchange(worker.queue, 2, look=True, default=worker.default, idle=True).taken
+    assert len(both) == 2
+    for taken in both:
+        worker.queue.end(taken, Ending(start=start_of("s")))
+    worker.say()
+    assert parts_of(account(server, key)) == (1, 0, 0, 0, 0)
+
+
 # By hand
 
 
@@ -350,3 +365,11 @@ def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key)
         told = account(server, key)
         assert (parts_of(told), told.decisions) == ((1, 1, 0, 1, 0), {"503": 1})
     assert Counter(worker.take(9)) == Counter("a")
+
+
+def test_lists_in_redis_have_the_bounds_of_those_in_a_job():
+    text = files("scrapy_bloom.redis").joinpath("lua/_failed.lua").read_text()
+    for name in "MOST_UNPARSED", "MOST_REDIRECTED":
+        assert f"{name} = {getattr(outcomes, name)} " in text
+    assert f"REDIRECTED, WALLS = '{outcomes.REDIRECTED}', " in text
+    assert {*re.findall(r"\['(\d+)'\] = true", text)} == outcomes.WALLS

@@ -91,7 +91,7 @@ local function note_done(start, some)
     drop_body(reopen(start))
     if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, 'd') end
   end
-  counters.done = counters.done + some
+  counters.done = counters.done + (start == '' and some or 1)
 end
 
 -- List requests that no callback got: `failures` are as call.lua is told.
