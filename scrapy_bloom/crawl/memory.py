@@ -106,6 +106,8 @@ class Memory:
             self._push(request, 0.0)
         while self._due or self._queue:
             request = self._due.popleft() if self._due else self._queue.pop()
+            if request is None:  # the project's queue lets all wait
+                break
             if not (until := self._backend.held_until(request)):
                 return request, self._kept.pop(request)
             self._waiting.push(until, request)

@@ -164,7 +164,7 @@ def calls(monkeypatch):
 class Crawling:
     """A crawl without a downloader, whose timers a test runs by hand."""
 
-    def __init__(self, calls, **backend):
+    def __init__(self, calls, memory=None, **backend):
         settings = {"REQUEST_FINGERPRINTER_CLASS": Failing}
         self.crawler = crawler = get_crawler(settings_dict=settings)
         self.calls, self.engine, self.backend = calls, Engine(), Shelf(**backend)
@@ -176,7 +176,7 @@ class Crawling:
         )
         dupefilter = SimpleNamespace(log=lambda request, _: self.dropped.append(request))
         self.in_flight = crawl.in_flight
-        self.frontier = Frontier(crawl, self.backend, None, dupefilter)
+        self.frontier = Frontier(crawl, self.backend, memory, dupefilter)
         self.flush = report.flush
 
     def begin(self, url="https://a.test/list"):
@@ -398,6 +398,25 @@ def test_a_page_that_cannot_be_released_is_tried_again_and_the_third_error_ends_
     assert len(errors) == times
     assert crawl.backend.broken == (times == 3)
     assert crawl.backend.released == ([] if times == 3 else [page.url])
+
+
+class Hesitant(list):
+    """A queue of the project's own that wants to wait, once."""
+
+    push, waits = list.append, True
+
+    def pop(self):
+        waits, self.waits = self.waits, False
+        return None if waits else super().pop()
+
+
+def test_a_queue_that_wants_to_wait_holds_nothing_up(calls):
+    crawl = Crawling(calls, Hesitant())
+    crawl.frontier.enqueue(Request("https://a.test/stored"))
+    crawl.backend.unstorable = True
+    crawl.frontier.enqueue(held := Request("https://a.test/held"))
+    assert crawl.frontier.next().url == "https://a.test/stored"
+    assert crawl.frontier.next() is held
 
 
 def test_while_too_much_is_only_in_memory_what_cannot_be_stored_is_sent_alone(calls, monkeypatch):
