@@ -42,8 +42,8 @@ START: Final = "bloom_start"
 not filtered. Each run and worker may send it, and it is one page."""
 
 LONGEST_CHAIN: Final = 100
-"""A chain ends after so many requests, or as many as ``REDIRECT_MAX_TIMES``: then the mark decides.
-What a longer one led to would stay marked if its page fails."""
+"""A chain ends after so many requests, or ``REDIRECT_MAX_TIMES`` if that is more: then the mark
+decides. What a longer one led to would stay marked if its page fails."""
 
 MOST_TIMES: Final = 20
 """It also ends when it has come to one page so often, or a middleware could go on for ever."""

@@ -79,7 +79,7 @@ class Judge:
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
         """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
 
-        :raises Unstorable: if it is new, and `ask` has raised that. A Deferred may fail with it.
+        :raises Unstorable: if it is new, and `ask` has raised that.
         """
         meta = request.meta
         try:

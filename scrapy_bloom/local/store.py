@@ -2,8 +2,9 @@
 
 A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
 row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
-row, or is listed in ``again``; so it is after each part of a large one. So a kill leaves the state
-of the last commit, or some that has come since, and nothing is lost.
+row, is one of very many unparsed ones, or is listed in ``again``; so it is after each part of a
+large one. So a kill leaves the state of the last commit, or some that has come since, and nothing
+is lost.
 
 How marks are written is said in :mod:`~scrapy_bloom.local.marks`.
 

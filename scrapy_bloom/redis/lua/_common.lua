@@ -42,7 +42,7 @@
 --   deleted          the epoch that a user deleted last
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease; with the word "blocked" of one that gave
---                    it up
+--                    it up, or "named" if it has said which page did that
 --   a:WORKER         DIGITS IDS: the answer to that call
 -- KEYS[2]  the prefix of all other keys. No key may ever have this very name: because it is missing, a Redis Cluster
 --          refuses all scripts while their slot moves to another node (TRYAGAIN), and none finds only some of its keys:

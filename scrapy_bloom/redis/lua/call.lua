@@ -1,5 +1,5 @@
--- Everything that a worker says, in one call: marks, requests, what it wants, what is done. It takes effect
--- as a whole or not at all, and a call repeated with its number gets the same answer.
+-- Everything that a worker says, in one call: marks, requests, what it wants, what is done. It takes effect as a whole, or all
+-- marks are dropped. A call repeated with its number gets the same answer.
 --
 -- ARGV[1]  a map in MessagePack, which redis/wire.py writes:
 --   epoch, worker  who calls
