@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 from pytest_twisted import async_yield_fixture
-from support.backends import InRedis, JobDirectory, Memory, Moved, Pages
+from support.backends import BySlot, InRedis, JobDirectory, Memory, Moved, Pages
 from support.queues import mark_of
 
 from scrapy_bloom import stats
@@ -20,6 +20,7 @@ HOUR = 3600
     params=[
         Memory,
         JobDirectory,
+        BySlot,
         pytest.param(InRedis, marks=[pytest.mark.redis, pytest.mark.server]),
     ]
 )
@@ -212,6 +213,7 @@ async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
     run = crawl.run or await crawl.open()
     await run.offer("x")
     await run.offer("b", host="b")
+    run.backend.hold(run.request("b", host="b"), 0)
     assert await run.take() == ["b"]
     assert run.backend.held_until(run.request("a")) > time.monotonic()
     assert not run.backend.held_until(run.request("b", host="b"))
@@ -336,8 +338,10 @@ async def test_a_start_request_is_one_page_that_counts_as_it_ended_last(crawl):
         assert account[:3] == (1 if unparsed else 2, 0, 0)
         assert account.decisions == ({"404": 1} if unparsed else {})
     run = await crawl.open(starts=True)
-    await run.offer("s", filtered=False, meta={"page": 2})
+    await run.offer("s", filtered=False, meta={"page": {1, 2}})
     assert run.backend.account().pages == 2
+    await run.offer("s", filtered=False, callback=run.crawl.spider.parse)
+    assert run.backend.account().pages == 3
 
 
 async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_again(crawl):

@@ -29,7 +29,7 @@ class Engine:
 class Crawling:
     """Pages in flight, and requests that are only in memory."""
 
-    def __init__(self, *, shared=False):
+    def __init__(self, *, shared=False, queue=None):
         report, self.engine = Report(get_crawler()), Engine()
         identifier = SimpleNamespace(
             identify=lambda request: (request.url.encode(), ()),
@@ -37,7 +37,7 @@ class Crawling:
         )
         self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)
         backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
-        self.memory = memory.Memory(None, self.pages, backend, report)
+        self.memory = memory.Memory(queue, self.pages, backend, report)
 
     def begin(self, request, taken):
         """Take a stored request."""
@@ -73,17 +73,21 @@ def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     assert len(crawl.ended()) == 501
 
 
-def test_a_held_request_of_an_unknown_page_keeps_only_pages_that_the_spider_has():
-    """Those without an answer, or with a retry in their place, were fetched twice after a kill."""
-    crawl = Crawling()
-    requests = [Request(f"http://a.test/{number}") for number in range(3)]
-    for number, request in enumerate(requests):
-        crawl.begin(request, number)
-    crawl.engine.answered.add(requests[1])
-    crawl.keep(Request("http://a.test/held"))
-    assert crawl.ended() == [0, 2]
-    crawl.pages.start(*crawl.memory.pop())
-    assert crawl.ended() == [None, 1]
+class Hesitant(list):
+    """A queue of the project's own that wants to wait, once."""
+
+    push, waits = list.append, True
+
+    def pop(self):
+        waits, self.waits = self.waits, False
+        return None if waits else super().pop()
+
+
+def test_a_queue_that_wants_to_wait_holds_nothing_up():
+    crawl = Crawling(queue=Hesitant())
+    crawl.keep(held := Request("http://a.test/held"))
+    assert crawl.memory.pop() is None
+    assert crawl.memory.pop()[0] is held
 
 
 def led_to(name, *before):
@@ -123,28 +127,6 @@ def test_what_links_to_a_page_that_is_retried_does_not_fail_with_that():
     wait_for(crawl, "page", other)
     assert end(crawl, retry, page, Reason("503")) == ["retry"]
     assert (other.reason, other.awaits) == (None, 1)
-
-
-def test_what_waits_for_a_page_waits_for_its_retry_and_fails_with_that():
-    crawl, waiting, reason = Crawling(), Page("waits"), Reason("503")
-    first = crawl.pages.page_of(wall := led_to("wall", b"a"), "first")
-    wait_for(crawl, "wall", waiting)
-    crawl.pages.waits.expect(retry := wall.copy(), first)
-    assert end(crawl, wall, first) == ["first"]
-    waiting.end()
-    second = crawl.pages.page_of(retry, "second")
-    assert end(crawl, retry, second, reason) == ["second", "waits"]
-    assert waiting.reason == reason
-
-
-def test_what_waits_for_a_page_that_another_worker_took_waits_for_what_that_was_made_of():
-    crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
-    crawl.pages.waits.expect(wall := led_to("wall", b"a"), origin)
-    assert not crawl.pages.waits.leads_to_one_in_flight(wall)
-    wait_for(crawl, "wall", waiting)
-    waiting.end()
-    error = led_to("error", b"a", b"http://a.test/wall")
-    assert end(crawl, error, crawl.pages.page_of(error, "error")) == ["error", "waits"]
 
 
 def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):

@@ -97,46 +97,6 @@ def test_what_waits_waits_on_in_the_next_run(job, shift, left):
     assert job.queues.held == []
 
 
-def test_a_kill_while_requests_move_loses_none_and_doubles_none(job):
-    job.push("a", "b", wait=10)
-    job.store.commit()
-    job.pass_time(11)
-    job.queues.move_due()
-    assert len(job.store) == 2  # the rows that were there are gone with the commit
-    job.kill()
-    assert job.queues.later == 2
-    job.queues.move_due()
-    job.store.commit()
-    job.kill()
-    assert job.queues.later == 0
-    assert job.pop() == ["a", "b"]
-
-
-def test_requests_of_a_held_slot_that_has_a_queue_of_its_own_stay_in_it(tmp_path, monkeypatch):
-    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
-    for slot in "aabc":
-        assert job.queues.push(Request("http://a/", meta={"slot": slot}))
-    for slot in ("a", "c", "other"):
-        job.queues.hold(slot, 10)
-    assert job.queues.ready == 1
-    for slot in "ba":
-        assert job.queues.push(Request("http://a/", meta={"slot": slot}))
-    for _ in range(2):
-        request, taken = job.queues.pop()
-        assert slot_of(request) == "b"
-        job.store.delete(taken.row)
-    assert job.queues.pop() is None
-    assert (len(job.queues), job.queues.ready) == (4, 0)
-    job.store.commit()
-    job.kill()
-    assert job.queues.pop() is None
-    job.pass_time(11)
-    job.queues.move_due()
-    assert sorted(slot_of(job.queues.pop()[0]) for _ in range(4)) == [*"aaac"]
-    assert len(job.queues) == job.queues.ready == 0
-    job.store.abandon()
-
-
 def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
     """Each hold wrote all of them, and each request that was taken hid them and showed them."""
     job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
@@ -155,15 +115,6 @@ def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
     assert sizes[1] < 20 * sizes[0]
     assert lines[1] == lines[0]
     assert len(stored_holds(job.store.meta)) == 1002
-    job.store.abandon()
-
-
-def test_a_slot_that_is_left_alone_for_no_time_is_served(tmp_path, monkeypatch):
-    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
-    for seconds in (0, -1):
-        assert job.queues.push(Request("http://a/"))
-        job.queues.hold("a", seconds)
-        assert job.pop() == [""]
     job.store.abandon()
 
 

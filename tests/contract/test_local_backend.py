@@ -3,61 +3,40 @@
 import sqlite3
 import threading
 from itertools import count
-from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, Spider
-from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy import Request
 from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
-from scrapy.utils.test import get_crawler
+from support.backends import JobDirectory
 from support.contract import fingerprints
 from support.internals import database_of
 from twisted.internet.defer import succeed
 
-from scrapy_bloom.crawl.backend import Crawl
 from scrapy_bloom.crawl.history import START
-from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.outcomes import Ended, Reason
-from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.errors import StateError
 from scrapy_bloom.local import backend as local_backend
 from scrapy_bloom.local import log, store
-from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.log import Log
-from scrapy_bloom.local.queue import QueueClasses, Queues
+from scrapy_bloom.local.queue import Queues
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
-from scrapy_bloom.settings import Settings
 
 
-class Engine(SimpleNamespace):
-    woken, has_started, busy = 0, True, False
-
-    def wake(self):
-        self.woken += 1
+@pytest.fixture
+def place(request):
+    return JobDirectory(request)
 
 
-async def opened_in(job, order=PickleFifoDiskQueue):
-    """Return a job directory in which all hosts share one queue; and its engine."""
-    crawler, engine = get_crawler(), Engine(slot_of=lambda request: request.url[:12])
-    engine.is_from_start, engine.stats = lambda _: False, crawler.stats
-    settings = Settings.of(crawler)
-    crawl = Crawl(
-        *(crawler, Spider("spider"), settings, Report(crawler), engine),
-        *(Identifier(crawler, settings), None),
-    )
-    kind = QueueKind.of("", order)
-    classes = QueueClasses(ScrapyPriorityQueue, kind, None)
-    return await LocalBackend.open(crawl, job, classes, unclean=False), engine
+async def opened_in(place):
+    return (await place.open()).backend
 
 
 async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
-    job, monkeypatch
+    place, monkeypatch
 ):
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     for number in range(150):
         assert backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None) is False
     backend.offer(free := Request("http://b.test/"), 0.0, None, None)
@@ -76,9 +55,9 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
     assert await backend.close()
 
 
-async def test_an_exchange_ends_whatever_is_added_meanwhile(job, monkeypatch):
+async def test_an_exchange_ends_whatever_is_added_meanwhile(place, monkeypatch):
     """Callbacks run while it pauses, and each may yield thousands of requests."""
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     numbers = count()
 
     def add(*_):
@@ -95,7 +74,7 @@ async def test_an_exchange_ends_whatever_is_added_meanwhile(job, monkeypatch):
 
 
 async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_loop(
-    job, monkeypatch
+    place, monkeypatch
 ):
     """A filter for 100,000,000 pages is read and written for seconds."""
     threads = {}
@@ -117,15 +96,15 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
     ):
         one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
         monkeypatch.setattr(owner, name, one)
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     assert await backend.close()
     assert len(threads) == 5
     assert threading.current_thread() not in threads.values()
 
 
-async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch):
+async def test_no_transaction_is_long_however_much_has_changed(place, monkeypatch):
     """Each stops the crawl; between two of them it goes on."""
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     known, fresh = fingerprints(6_000), fingerprints(6_000, "fresh")
     for page in known:
         backend.offer(Request("http://a.test/"), 0.0, page, None)
@@ -152,16 +131,16 @@ async def test_no_transaction_is_long_however_much_has_changed(job, monkeypatch)
     assert max(written) < 1_000
     monkeypatch.undo()
     assert not backend.dirty
-    store = Store(job / "bloom.sqlite", read_only=True)
+    store = Store(place.folder / "bloom.sqlite", read_only=True)
     assert len(store) == 12_000
     assert [page in store.filter for page in (*known, *fresh)] == [False] * 6_000 + [True] * 6_000
     store.close()
     assert await backend.close()
 
 
-async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, monkeypatch):
+async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(place, monkeypatch):
     monkeypatch.setattr(log, "LOG_BYTES", 50_000)
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     threads, checkpoint = set(), Log.checkpoint
 
     def noted(one):
@@ -177,72 +156,28 @@ async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(job, mon
     assert await backend.close()
 
 
-async def test_a_commit_is_due_from_the_first_change_on(job):
-    backend, _ = await opened_in(job)
-    assert backend.exchange_at == float("inf")
-    backend.offer(Request("http://a.test/1"), 0.0, b"1" * 20, None)
-    due = backend.exchange_at
-    backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None)
-    assert backend.exchange_at == due < float("inf")
-    assert await backend.exchange(busy=False, in_memory=False)
-    assert backend.exchange_at == float("inf")
-    assert backend.offer(Request("http://a.test/2"), 0.0, b"2" * 20, None) is True
-    assert backend.exchange_at == float("inf")
-    for change in (
-        lambda: backend.forget_many([b"1" * 20]),
-        lambda: backend.hold(Request("http://a.test/"), 1),
-        lambda: backend.withhold([b"2" * 20]),
-    ):
-        change()
-        assert backend.exchange_at < float("inf")
-        assert await backend.exchange(busy=False, in_memory=False)
-    assert await backend.close()
-
-
-async def test_what_is_in_flight_does_not_wait(job):
-    backend, engine = await opened_in(job)
-    for number in range(3):
-        backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
-    assert backend.take()
-    assert await backend.exchange(busy=True, in_memory=False)
-    assert engine.stats.get_value("bloom/queue/waiting") == 2
-    assert await backend.close()  # it waits for the next run
-    assert engine.stats.get_value("bloom/queue/waiting") == 3
-
-
-async def test_start_requests_that_still_wait_are_known_to_the_next_run(job):
-    """Each run stored them once more. One that was done is a new one; its meta may differ."""
-    run = [Request(f"http://a.test/{number}", dont_filter=True) for number in range(300)]
+async def test_start_requests_that_still_wait_are_known_to_the_next_run(place):
+    """Each run stored them once more. One that was done is a new one."""
+    names = [*map(str, range(300))]
     for waiting in (0, 295, 295):
-        backend, engine = await opened_in(job)
-        engine.is_from_start = lambda _: True
-        assert len(backend) == waiting
-        for request in run:
-            assert backend.offer(request.copy(), 0.0, None, None) is False
-        assert len(backend) == 300
-        for _ in range(5):
-            request, taken = backend.take()
-            backend.release(taken, Ended.DONE, request.meta[START])
-        assert backend.account()[:3] == (5, 295, 0)
-        assert await backend.exchange(busy=False, in_memory=False)
-        backend.give_up(StateError("killed"))
-        assert not await backend.close()
-    backend, engine = await opened_in(job)
-    engine.is_from_start = lambda _: True
-    backend.offer(run[99].replace(meta={"page": {1, 2}}), 0.0, None, None)
-    assert len(backend) == 295
-    backend.offer(run[99].replace(callback=Spider("spider").parse), 0.0, None, None)
-    assert len(backend) == 296
-    assert await backend.close()
+        run = await place.open(starts=True)
+        account = run.backend.account()
+        assert account.pages - account.done == waiting
+        await run.offer(*names, filtered=False)
+        assert run.backend.account().pages == 300
+        run.end(*await run.take(5))
+        await run.say()
+        account = run.backend.account()
+        assert (account.done, account.pages) == (5, 300)
+        await place.kill()
 
 
 @pytest.mark.parametrize(
     ("kind", "method"), [(Starts, "__getitem__"), (FailedList, "take"), (FailedList, "_give_way")]
 )
-async def test_a_read_that_fails_as_a_page_ends_changes_nothing(job, monkeypatch, kind, method):
+async def test_a_read_that_fails_as_a_page_ends_changes_nothing(place, monkeypatch, kind, method):
     """It is tried again. A row that was deleted twice made the next run refuse the job."""
-    backend, engine = await opened_in(job)
-    engine.is_from_start = lambda _: True
+    backend = (await place.open(starts=True)).backend
     backend.offer(Request("http://a.test/", dont_filter=True), 0.0, None, None)
     request, taken = backend.take()
 
@@ -262,7 +197,7 @@ async def test_a_read_that_fails_as_a_page_ends_changes_nothing(job, monkeypatch
             end()
     end()
     assert await backend.close()
-    backend, _ = await opened_in(job)
+    backend = await opened_in(place)
     assert backend.account()[:3] == ((0, 0, 0) if method == "_give_way" else (1, 0, 0))
     assert backend.account().pages == 1
     assert await backend.close()
@@ -272,9 +207,10 @@ async def test_a_read_that_fails_as_a_page_ends_changes_nothing(job, monkeypatch
 
 
 @pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])
-async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(job, order):
+async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(place, order):
     """Whatever Scrapy's queue takes first, and whatever the priorities."""
-    backend, _ = await opened_in(job, order)
+    place.disk = order
+    backend = await opened_in(place)
     for number in range(3):
         backend.offer(Request(f"http://a.test/bad{number}", priority=5), 0.0, None, None)
         _, taken = backend.take()
@@ -282,7 +218,7 @@ async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_the
     for number in range(4):
         backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
     assert await backend.close()
-    backend, _ = await opened_in(job, order)
+    backend = await opened_in(place)
     fetched = []
     while (found := backend.take()) is not None:
         page = found[0].url.rpartition("/")[2]
@@ -292,20 +228,4 @@ async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_the
     assert {*fetched[:5]} == {"0", "1", "2", "3", "from-0"}
     assert fetched[5:] == ["bad0", "from-bad0", "bad1", "from-bad1", "bad2"]
     assert backend.over
-    assert await backend.close()
-
-
-async def test_what_has_failed_at_a_host_left_alone_is_in_nobodys_way(job):
-    backend, _ = await opened_in(job)
-    for host in "aaab":
-        backend.offer(Request(f"http://{host}.test/"), 0.0, None, None)
-        _, taken = backend.take()
-        backend.fail(taken, Reason("503"), ())
-    assert await backend.close()
-    backend, _ = await opened_in(job)
-    backend.hold(Request("http://a.test/"), 60)
-    request, _ = backend.take()
-    assert request.url == "http://b.test/"
-    assert backend.take() is None
-    assert not backend.over
     assert await backend.close()

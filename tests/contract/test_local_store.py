@@ -393,50 +393,33 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     assert path.read_bytes() == before
 
 
-def one_request_less(database, rows):
-    database.execute("DELETE FROM requests WHERE id = ?", (rows[2],))
-
-
-def one_that_was_done(database, rows):
-    one_request_less(database, rows)
-    file.put(database, "requests", [(rows[2] - 1, b"of an earlier commit")])
-
-
-def in_another_queue(database, rows):
-    one_request_less(database, rows)
-    file.put(database, "requests", [(rows[2] ^ 3 << NUMBER_BITS, b"body")])
-
-
-def a_queue_of_that_number(database, _):
-    file.put(database, "queues", [(1, "other/0", "other")])
-
-
-def a_queue_without_requests(database, _):
-    file.put(database, "queues", [(3, "other/0", "other")])
-
-
 @pytest.mark.parametrize(
-    "older",
+    ("gone", "table", "row"),
     [
-        one_request_less,
-        one_that_was_done,
-        in_another_queue,
-        a_queue_of_that_number,
-        a_queue_without_requests,
+        (True, None, None),
+        (True, "requests", lambda row: (row - 1, b"of an earlier commit")),
+        (True, "requests", lambda row: (row ^ 3 << NUMBER_BITS, b"in another queue")),
+        (False, "queues", lambda _: (1, "other/0", "other")),  # of a number that there is
+        (False, "queues", lambda _: (3, "other/0", "other")),  # without requests
     ],
 )
-def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right(path, older):
+def test_a_row_of_another_commit_refuses_the_file_although_its_checksum_is_right(
+    path, gone, table, row
+):
     store = Store(path)
     rows = [
         store.push(store.queue(name, name), b"body")
         for name in ("one/0", "two/0")
         for _ in range(2)
     ]
-    store.delete(rows.pop(1))
-    rows.append(store.push(store.queue("two/0", "two"), b"body"))
+    store.delete(rows[1])
+    store.push(store.queue("two/0", "two"), b"body")
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        older(database, rows)
+        if gone:
+            database.execute("DELETE FROM requests WHERE id = ?", (rows[3],))
+        if table:
+            file.put(database, table, [row(rows[3])])
     with pytest.raises(StateError, match=f"{path}: found damage.*start over"):
         Store(path)
 

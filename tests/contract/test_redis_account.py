@@ -8,11 +8,12 @@ import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.lease_times import all_are_well, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, account, exchange, mark_of, parts_of
+from support.queues import Crawler, account, exchange, parts_of
 from support.redis_plan import name_of
 
 from scrapy_bloom.crawl import outcomes
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
+from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
@@ -96,38 +97,6 @@ def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
         assert (parts_of(told), told.failures, told.seen) == ((1, 0, 2, 0, 1), {"503": 2}, 7)
 
 
-def test_a_worker_that_dies_before_it_has_said_that_a_page_failed_has_said_nothing(
-    server, join, key
-):
-    rescuer, victim = join(), Crawler(server.url, key)
-    victim.offer(*"ab")
-    victim.take(2)
-    victim.fail("a")
-    victim.say()
-    victim.fail("b")
-    vanish(victim)
-    pass_by(server, key, victim)
-    rescuer.queue.worker.beat()
-    told = account(server, key)
-    assert (told.failed, told.waiting, told.in_flight) == (1, 1, 0)
-    assert victim.exchange().void  # it was taken for dead, and what it says counts no more
-    assert account(server, key) == told
-    victim.queue.close()
-
-
-def test_where_redirects_led_is_forgotten_in_the_same_call_and_the_page_is_not(join):
-    worker = join()
-    worker.offer("page", "way")
-    worker.take(2)
-    worker.queue.end(worker.have.pop("way"))
-    worker.fail("page", way=(mark_of("way"),))
-    calls = worker.queue.link.round_trips
-    worker.exchange()
-    assert worker.queue.link.round_trips == calls + 1
-    worker.offer("page", "way")
-    assert worker.say() == ["way"]
-
-
 def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(server, join, key):
     worker = join()
     for number in range(5):
@@ -148,54 +117,31 @@ def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(s
 # What is lost
 
 
-def test_after_a_flush_the_account_begins_anew(server, join, key):
-    worker = join()
-    worker.offer(*"abc")
-    worker.take(3)
-    worker.fail("a")
-    worker.fail("b", kind="404", unparsed=True)
-    worker.say()
-    client = server.client()
-    client.delete(*client.keys(f"{key}*"))
-    assert worker.exchange().start_over
-    worker.say()
-    told = account(server, key)
-    assert (told.pages, told.failures, told.decisions) == (0, {}, {})
-
-
 @pytest.mark.parametrize(
-    ("lost", "listed"), [("queue", (1, 1)), ("failed", (1, 0)), ("unparsed", (0, 1))]
+    ("lost", "left"),
+    [
+        ("*", (0, 0, 0, 0, 0)),
+        ("*:queue", (0, 1, 1, 0, 1)),
+        ("*:failed", (0, 1, 0, 1, 1)),
+        ("*:unparsed", (0, 0, 1, 1, 1)),
+        ("back in time", (0, 0, 0, 4, 0)),
+    ],
 )
-def test_if_requests_vanish_pages_become_what_is_there(server, join, key, lost, listed):
-    worker = join()
+def test_after_a_loss_pages_are_what_is_there(server, join, key, lost, left):
+    worker, client = join(), server.client()
     worker.offer(*"abcd")
+    worker.say()
+    shot = {name: client.dump(name) for name in client.keys(f"{key}*")}
     worker.take(3)
     worker.fail("a")
     worker.fail("b", kind="404", unparsed=True)
     worker.say()
-    (name,) = server.client().keys(f"{key}*:{lost}")
-    server.client().delete(name)
-    assert worker.exchange().start_over
-    told = account(server, key)
-    assert (told.done, told.unparsed, told.failed) == (0, *listed)
-
-
-def test_if_the_server_goes_back_failed_pages_are_fetched_again(server, join, key):
-    worker = join()
-    worker.offer(*"ab")
-    worker.take(2)
-    client = server.client()
-    shot = {name: client.dump(name) for name in client.keys(f"{key}*")}
-    worker.fail("a")
-    worker.queue.end(worker.have.pop("b"))
-    worker.say()
-    assert parts_of(account(server, key)) == (1, 0, 1, 0, 0)
-    client.delete(*client.keys(f"{key}*"))
-    for name, value in shot.items():
+    assert parts_of(account(server, key)) == (0, 1, 1, 1, 1)
+    client.delete(*client.keys(key + lost if lost.startswith("*") else f"{key}*"))
+    for name, value in shot.items() if lost == "back in time" else ():
         client.restore(name, 0, value)
     assert worker.exchange().start_over
-    told = account(server, key)
-    assert (told.done, told.failed, told.waiting + told.in_flight) == (0, 0, 2)
+    assert parts_of(account(server, key)) == left
 
 
 # Runs
@@ -239,18 +185,14 @@ def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, 
     worker.queue.worker.beat()
     assert run_of(server, key) == run
     assert not worker.queue.is_over()
-    fail_in_this_run(worker)
+    worker.offer("x")
+    assert worker.take(9) == ["x"]
+    worker.fail("x")  # in this run
+    worker.say()
     pass_by(server, key, dead)
     other.queue.worker.beat()
     assert run_of(server, key) == run + 1
     assert sorted(worker.take(9)) == [*"abcx"]
-
-
-def fail_in_this_run(worker):
-    worker.offer("x")
-    assert worker.take(9) == ["x"]
-    worker.fail("x")
-    worker.say()
 
 
 @pytest.mark.parametrize("sign", ["beat", "leave"])
@@ -311,15 +253,6 @@ def start_of(name):
     return name.encode().ljust(16, b".")
 
 
-def end(worker, name, kind=""):
-    """Say that one is done, or is unparsed for a reason."""
-    if kind:
-        worker.fail(name, kind=kind, start=start_of(name), unparsed=True)
-    else:
-        worker.queue.end(worker.have.pop(name), Ending(start=start_of(name)))
-    worker.say()
-
-
 def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, key):
     workers = [join() for _ in range(3)]
     for worker in workers:
@@ -328,10 +261,10 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, k
         worker.exchange(1)
         if failed:
             worker.fail("s", start=start_of("s"))
-            worker.say()
-            assert account(server, key).failed == 1
         else:
-            end(worker, "s")
+            worker.queue.end(worker.have.pop("s"), Ending(start=start_of("s")))
+        worker.say()
+        assert account(server, key).failed == failed
     assert parts_of(account(server, key)) == (1, 0, 0, 0, 0)
     start(workers[0], "s")
     workers[0].take(9)
@@ -364,6 +297,7 @@ def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key)
         worker.queue.worker.call(Call(restored=back))
         told = account(server, key)
         assert (parts_of(told), told.decisions) == ((1, 1, 0, 1, 0), {"503": 1})
+        assert server.client().hlen(beginning(key) + "bodies") == 2
     assert Counter(worker.take(9)) == Counter("a")
 
 

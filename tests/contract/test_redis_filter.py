@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
+from support import short_leases
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
 from support.lease_times import shift_leases
@@ -80,7 +81,8 @@ def test_a_key_has_its_full_size_from_the_first_mark_on(server, opened, key):
     assert sizes == {KEY_BLOCKS * BLOCK_BYTES + 1, last * BLOCK_BYTES + 1}
 
 
-def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key):
+def test_delete_ends_a_frozen_worker_and_leaves_a_note_only(server, opened, key, monkeypatch):
+    short_leases.shorten(monkeypatch)
     frozen, other = (opened(server, key) for _ in range(2))
     frozen.add_many(fingerprints(2000))
     assert other.delete() is False  # the other one has a lease
@@ -121,21 +123,3 @@ def test_a_forked_worker_becomes_one_of_its_own(server, key):
     seen.close()
     for end in (read, write):
         os.close(end)
-
-
-def test_what_is_asked_ahead_is_seen_for_that_long_and_nothing_is_marked(server, key):
-    seen, other = without_memory(server.url, key), without_memory(server.url, key)
-    assert other.add_many([b"theirs", b"forgotten"]) == [False, False]
-    with seen.asked([b"new", b"theirs", b"forgotten", b"theirs"]):
-        trips = seen.link.round_trips
-        assert seen.add(b"theirs")
-        assert seen.link.round_trips == trips
-        assert seen.forget(b"forgotten")
-        assert [seen.add(b"forgotten"), seen.add(b"new")] == [False, False]
-        assert other.add(b"new")
-    with pytest.raises(RuntimeError), seen.asked([b"theirs", b"unmarked"]):
-        raise RuntimeError
-    assert other.forget(b"theirs")
-    assert [seen.add(b"theirs"), other.add(b"unmarked")] == [False, False]
-    seen.close()
-    other.close()

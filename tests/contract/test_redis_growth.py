@@ -19,7 +19,6 @@ from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, geometry, read_slices
-from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import Surprise, Worker, delete
 
@@ -181,43 +180,6 @@ def test_a_slice_that_is_needed_sooner_than_its_kind_was_foreseen_is_used(server
         mark(shared, 3 * CAPACITY)
         assert len({row.since for row in shared.slices}) == 2
         assert shared.info().estimated_fp_rate < 1e-6
-
-
-@pytest.mark.parametrize("between", [1, 3, 5])
-def test_a_flush_between_two_keys_leaves_nothing(server, key, join, between):
-    """Plain commands left keys that nobody frees."""
-    shared, client = join(), server.client()
-    shared.link.dies_after = between
-    with pytest.raises(BackendError):
-        shared.prepare()
-    client.delete(*client.keys(f"{key}*"))
-    shared.link.dies_after = 1e9
-    shared.prepare()
-    shared.keep_alive()
-    assert not client.keys(f"{key}*")
-    join(capacity=20 * CAPACITY)
-    shared.prepare()
-    assert not bits(client, key), "a worker of what was flushed makes nothing of the next one"
-
-
-def test_what_an_interrupted_deletion_leaves_is_known_and_freed_by_the_next_one(server, key, join):
-    shared, client = join(), server.client()
-    mark(shared, CAPACITY)
-    before = len(bits(client, key))
-    shared.leave()
-    shared.link.dies_after = 2
-    with pytest.raises(BackendError):
-        delete(shared.link, key)
-    shared.link.dies_after = 1e9
-    reader = Reader(shared.link, key)
-    assert reader.state() is None
-    assert before - 3 == reader.to_free() == len(bits(client, key))
-    assert client.ttl(key) == -1
-    other = join()
-    assert mark(other, BATCH) == 0
-    tend(other)
-    assert bits(client, key) == named(client, key)[0]
-    assert reader.to_free() == 0
 
 
 def test_the_keys_of_another_programs_hash_are_not_ours_to_delete(server, key, join):

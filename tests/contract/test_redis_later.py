@@ -109,17 +109,6 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     assert not worker.exchange(9).taken
 
 
-def test_holds_that_are_over_are_deleted(server, key, join, set_clock):
-    worker = join()
-    hold(worker, b"a", 60)
-    set_clock(NOW + 30)
-    worker.exchange()
-    assert server.client().zcard(beginning(key) + "holds") == 1
-    set_clock(NOW + 62)
-    worker.exchange()
-    assert server.client().zcard(beginning(key) + "holds") == 0
-
-
 def test_a_slot_that_is_left_alone_for_ever_is(join, set_clock):
     worker = join()
     worker.offer("a", slot="a")

@@ -27,17 +27,6 @@ def open_filter(url, key, **options):
     return RedisFilter.from_url(url, key=key, **(usual | options))
 
 
-@pytest.mark.parametrize(
-    ("host", "policy"),
-    [("127.0.0.1", "auto"), ("nowhere.invalid", "close")],
-)
-def test_a_server_that_nobody_runs_is_a_temporary_error(key, host, policy):
-    port = free_port()
-    with pytest.raises(BackendError, match=rf"Redis at {host}:{port}/0: ") as told:
-        open_filter(f"redis://{host}:{port}", key, on_error=policy)
-    assert told.value.temporary
-
-
 PASSWORD = "s3cr3t/@:#"
 QUOTED = "s3cr3t%2F%40%3A%23"
 
@@ -136,9 +125,11 @@ def test_a_cluster_that_is_down_is_a_temporary_error_and_has_answered():
     "url",
     ["redis://127.0.0.1:{}", "redis://nowhere.invalid:{}", "sentinel://127.0.0.1:{}/service"],
 )
-def test_an_address_where_nothing_answers_may_be_wrong(url):
-    with pytest.raises(BackendError) as told:
-        open_filter(url.format(free_port()), "key")
+@pytest.mark.parametrize("policy", ["auto", "close"])
+def test_an_address_where_nothing_answers_may_be_wrong(url, policy):
+    port = free_port()
+    with pytest.raises(BackendError, match=rf"127\.0\.0\.1|nowhere\.invalid.*{port}") as told:
+        open_filter(url.format(port), "key", on_error=policy)
     assert (told.value.temporary, told.value.answered) == (True, False)
 
 

@@ -1,8 +1,5 @@
 """The queue in Redis: what goes in comes out once, in its order, whoever dies meanwhile."""
 
-import os
-import signal
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +17,6 @@ from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import MOST_DEATHS
 
 
@@ -35,41 +31,7 @@ def requests(worker, key, which):
 # Marks and requests
 
 
-def test_batches_larger_than_the_filter_are_taken_whole(join):
-    worker = join(capacity=50)
-    worker.offer(*range(2000))
-    assert sorted(worker.say()) == [*range(2000)]
-    worker.offer(*range(2100))
-    assert sorted(worker.say()) == [*range(2000, 2100)]
-    assert len(worker.drain()) == 2100
-
-
 # Requests that nobody can read, and those that kill their workers
-
-
-def refuse(worker, *names):
-    """Say that a worker cannot read these, of those that it has."""
-    for name in names:
-        worker.queue.refuse(worker.have.pop(name))
-    worker.say()
-
-
-def test_what_a_worker_cannot_read_is_on_the_failed_list_and_tried_by_the_next_run(
-    join, server, key
-):
-    one = join()
-    one.offer(*"abc")
-    one.take(3)
-    refuse(one, "a", "b")
-    assert left(server, key) == (0, 1, 2)
-    one.done()
-    one.say()
-    assert one.queue.is_over()
-    rows = [*Reader(one.queue.link, key).failed()]
-    assert [each.failed.kind for each in rows] == ["unreadable"] * 2
-    one.queue.worker.call(Call(restored={row.key: row.request for row in rows}))
-    assert sorted(one.take(2)) == ["a", "b"]
-    assert [taken.deaths for taken in one.have.values()] == [0, 0]
 
 
 def let_die(server, worker, key):
@@ -116,15 +78,6 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     one.queue.worker.beat()
     assert two.exchange().void
     assert not two.queue.is_over()
-
-
-def test_a_request_larger_than_1_mb_is_sent_and_taken_alone(join):
-    worker = join()
-    for number, size in enumerate((1, 2_000_000, 2)):
-        worker.queue.offer(Entry("p", None, bytes(size), -number))
-    worker.say()
-    taken = [[len(each.body) for each in worker.exchange(9).taken] for _ in "abc"]
-    assert taken == [[1], [2_000_000], [2]]
 
 
 def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key):
@@ -212,42 +165,24 @@ def test_a_callback_may_hold_the_gil_for_13_s(server, key, seconds, dead):
             assert left(server, key)[1] == 0
 
 
-def test_a_frozen_server_makes_no_worker_dead(own_server, key, monkeypatch):
-    """For longer than a lease. Then all get another one."""
-    short_leases.shorten(monkeypatch)
-    with Crawler(own_server.url, key) as one, Crawler(own_server.url, key) as two:
-        one.offer(*range(10))
-        had = one.take(4) + two.take(4)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
-            since = time.monotonic()
-            until(lambda: time.monotonic() - since > 6)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
-        for _ in range(5):
-            one.say()
-            two.say()
-            for worker in (one, two):
-                worker.queue.worker.beat()
-        assert len(one.have) == len(two.have) == 4
-        assert left(own_server, key) == (2, 8, 0)
-        assert one.queue.worker.requeued == 0
-        assert len(set(had)) == 8
-
-
 @pytest.mark.parametrize("seconds", [-3600, 3600])
-def test_a_clock_that_is_moved_makes_nobody_dead(server, join, key, seconds):
-    one, two = join(), join()
-    one.offer(*range(4))
-    one.take(2)
-    client = server.client()
-    shift_leases(server, key, seconds)
-    for field in ("heard_since", "heard", "swept"):
-        client.hincrbyfloat(key, field, seconds)
-    two.queue.worker.beat()
-    two.queue.worker.beat()
-    assert not one.exchange().void
-    assert left(server, key) == (2, 2, 0)
+def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
+    server, join, key, seconds
+):
+    """All get another lease then."""
+    with clock_of_redis(server.client(), 1e9) as set_clock:
+        one, two = join(), join()
+        for worker in (one, two):
+            stop_beating(worker.queue.link)
+        one.offer(*range(4))
+        one.take(2)
+        two.say()
+        for later in range(3):
+            set_clock(1e9 + seconds + later)
+            two.queue.worker.beat()
+        assert not one.exchange().void
+        assert left(server, key) == (2, 2, 0)
+        assert two.queue.worker.requeued == 0
 
 
 def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):

@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.internals import clock_of_redis
-from support.queues import Crawler
 from support.redis_plan import plan_of
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
@@ -16,7 +15,6 @@ from testbed.localredis import keys
 from scrapy_bloom.filter.sizing import MOST_GENERATIONS
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.member import Entry
 
 QUICK = settings(deadline=None, max_examples=8, stateful_step_count=30)
 
@@ -109,20 +107,3 @@ def test_a_worker_forgets_what_it_remembers_itself_in_time(join):
     assert short.worker.knows(b"page")
     until(lambda: not short.worker.knows(b"page"))
     assert shared.knows(b"page")
-
-
-def test_requests_with_an_age_are_queued_when_their_page_is_old(server, clock):
-    with Crawler(server.url, next(keys), window=WINDOW) as worker:
-
-        def offer(seconds, *ages):
-            clock(START + seconds)
-            for age in ages:
-                mark = b"list" if age is not None else b"article"
-                worker.queue.offer(Entry("f", mark, b"%d" % seconds, 0, age))
-            return [seen for _, seen in worker.exchange().verdicts]
-
-        assert offer(0, 60, None, 60, None) == [False, False, True, True]
-        assert offer(59, 60, None, 59) == [True, True, False]
-        assert offer(60, None, 60, 0) == [True, True, False]
-        assert len(worker.exchange(10).taken) == 4
-        worker.done()

@@ -151,6 +151,8 @@ def test_forget_returns_false_where_the_fingerprinter_raises(caplog):
     assert caplog.text.count("could not be forgotten") == 1
 
 
-def test_forget_in_a_crawl_without_our_filter_is_logged(caplog):
+def test_forget_and_hold_in_a_crawl_without_ours_are_logged(caplog):
     assert scrapy_bloom.forget(page("a"), get_crawler()) is False
+    assert scrapy_bloom.hold(page("a"), get_crawler(), 1) is False
     assert "has no open filter of scrapy-bloom" in caplog.text
+    assert "has no open scrapy_bloom.Scheduler" in caplog.text

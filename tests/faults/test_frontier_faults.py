@@ -10,11 +10,12 @@ import pytest
 from support.crawling import Follower, at, crawl, kept
 from support.internals import synchronous
 from support.kills import items_in
+from support.sites import Pages
 from support.waiting import until
 from testbed.localsite import LocalSite
 
-from scrapy_bloom import LocalFilter
-from scrapy_bloom.crawl import items
+from scrapy_bloom import LocalFilter, forget
+from scrapy_bloom.crawl import items, memory
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.local import backend
@@ -49,14 +50,20 @@ def crawl_until_full(project, site, *, said=FULL, **settings):
     return run
 
 
-def test_a_crawl_on_a_full_disk_waits_and_survives_a_kill(project):
+@pytest.mark.parametrize("ends", ["kill", "interrupt"])
+def test_a_crawl_on_a_full_disk_waits_and_survives_a_kill_or_a_stop(project, ends):
     with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, site, **PASSES)
-        run.kill()
+        getattr(run, ends)()
         run.end()
-        # A small commit may find room, and the next one none, or be the last before the kill.
-        assert run.log.count(FULL) - run.log.count("commits work again") in (0, 1)
-        assert "Traceback" not in run.log, run.log
+        if ends == "kill":
+            # A small commit may find room, and the next one none, or be the last before the kill.
+            assert run.log.count(FULL) - run.log.count("commits work again") in (0, 1)
+        else:
+            assert run.stat("bloom/not_stored") == 1
+            assert run.log.count("the last changes could not be stored") == 1
+        # Only where Scrapy stores the spider's state, for which there is no room either.
+        assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log
         run = project.finish(site, **PASSES)
         assert site.missed == set()
     assert run.reason == "finished"
@@ -87,19 +94,6 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(
     assert "Traceback" not in run.log
     assert run.log.count(said) == 1
     assert run.stat("bloom/not_stored") == 0
-
-
-def test_a_stop_on_a_full_disk_is_like_a_kill(project):
-    with LocalSite(pages=150, links=6) as site:
-        run = crawl_until_full(project, site, **PASSES)
-        run.interrupt()
-        run.end()
-        assert run.stat("bloom/not_stored") == 1
-        assert run.log.count("the last changes could not be stored") == 1
-        # Only where Scrapy stores the spider's state, for which there is no room either.
-        assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log
-        run = project.finish(site, **PASSES)
-        assert site.missed == set()
 
 
 class Saving(Follower):
@@ -228,6 +222,47 @@ async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, mo
         assert "neither could its page be forgotten, so nothing more is written" in caplog.text
         await crawl(settings=kept(job), url=site.url)
         assert site.missed == set()
+
+
+class Forgetful(Follower):
+    """Forgets each page that it parses."""
+
+    def parse(self, response):
+        assert forget(response.request, self.crawler)
+        return super().parse(response)
+
+
+async def test_pages_are_done_although_forgetting_fails(job, monkeypatch):
+    def forget_many(*_):
+        raise OSError("the list is damaged")
+
+    with LocalSite(pages=10, links=2) as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalFilter, "forget_many", forget_many)
+            crawler = await crawl(Forgetful, kept(job), url=site.url)
+        await crawl(settings=kept(job), url=site.url)
+    assert (site.missed, site.repeated) == (set(), {})
+    assert crawler.stats.get_value("bloom/not_forgotten") == 10
+
+
+class FailsInMemory(Follower):
+    """Has a page that cannot be stored, to which all others link, and whose callback fails."""
+
+    def request(self, response, href):
+        return response.follow(href, self.parse if href != "/held" else lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize("apart", [0, memory.APART])
+async def test_what_has_failed_in_memory_is_eligible_again_in_an_hour(job, monkeypatch, apart):
+    """Until then what links there fails, too."""
+    monkeypatch.setattr(backend, "INTERVAL", 0.001)
+    monkeypatch.setattr(memory, "APART", apart)
+    pages = {"/": ["/held", "/1"], "/held": []}
+    pages |= {f"/{number}": ["/held", f"/{number + 1}"] for number in range(1, 40)} | {"/40": []}
+    with Pages(pages) as site:
+        await crawl(FailsInMemory, kept(job), url=site.url + "/")
+    assert (site.hits.pop("/held") > 1) == (apart == 0)
+    assert {*site.hits.values()} == {1}
 
 
 # What commits are written for

@@ -50,15 +50,6 @@ def offer(worker, bodies):
         worker.queue.offer(Entry("f", mark_of(number), body, source=number))
 
 
-def test_six_hundred_links_come_over_a_slow_link(server, key):
-    """In one call they did not come through in its time: the crawl stood still, and was closed."""
-    with Proxy(server.port) as link, worker_over(link, key) as worker:
-        link.rate = 400_000
-        offer(worker, [b"%d" % number + bytes(2_000) for number in range(600)])
-        assert sorted(worker.say()) == [*range(600)]
-        assert worker.queue.link.outages == 0
-
-
 @pytest.mark.long
 def test_a_large_request_comes_over_a_slow_link_and_the_lease_is_kept(server, key, monkeypatch):
     """Others took the worker for dead, or it took itself for dead, by when the call was sent."""

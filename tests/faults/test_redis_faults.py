@@ -8,7 +8,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
-from types import SimpleNamespace
 
 import pytest
 from support.contract import fingerprints
@@ -18,12 +17,10 @@ from support.redis_plan import name_of, plan_of
 from support.waiting import PATIENCE, until
 from testbed.localredis import LocalRedis, keys
 
-from scrapy_bloom import stats
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import link
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
-from scrapy_bloom.redis.reporting import write_stats
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
@@ -227,18 +224,6 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
         assert (seen.link.outages, seen.numbers()["losses"]) == (1, 0)
 
 
-def test_requests_whose_call_was_not_answered_count_as_waiting(server, key):
-    """The last line of a crawl said that none were."""
-    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as worker:
-        worker.offer(*range(22))
-        with proxy.down(), pytest.raises(BackendError):
-            worker.exchange()
-        said = {}
-        report = SimpleNamespace(set=said.__setitem__, set_if_used=lambda *_: None)
-        write_stats(report, worker.queue)
-        assert said[stats.WAITING] == 22
-
-
 # Losses: the worker continues with what the server has
 
 
@@ -258,17 +243,6 @@ def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
     assert caplog.text.count("continues with what the server has") == 2
     assert one.add_many(ones) == [False] * 100
     assert two.add_many([*ones, *twos]) == [True] * 100 + [False] * 100
-
-
-def test_a_worker_that_has_sent_nothing_yet_notices_a_loss(own_server, opened, key):
-    """Else it would mark pages where nobody looks, and all would be granted twice."""
-    one, silent = (opened(own_server.url, key) for _ in range(2))
-    own_server.client().flushall()
-    known = fingerprints(10)
-    assert one.add_many(known) == [False] * 10
-    assert silent.add(b"next") is False
-    assert silent.add_many(known) == [True] * 10
-    assert silent.numbers()["losses"] == 1
 
 
 def test_a_lost_list_of_forgotten_pages_hides_none_of_them(own_server, opened, key):

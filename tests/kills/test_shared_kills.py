@@ -39,9 +39,13 @@ SERIES = {
     "retries": {},
     "failures": {"RETRY_ENABLED": False},
 }
+ALSO = "breadth first", "one at a time"
+"""Those that only `make kills` has."""
 
 
-@pytest.mark.parametrize("name", SERIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SERIES]
+)
 def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     dice = random.Random(name)
     settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "CONCURRENT_REQUESTS_PER_DOMAIN": 16}

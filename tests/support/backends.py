@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from scrapy import Request, Spider
-from scrapy.pqueues import ScrapyPriorityQueue
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 from twisted.internet.defer import Deferred
@@ -28,6 +28,10 @@ from support.in_memory import InMemory
 from support.internals import clock_of_redis, queue_of, stop_beating
 from support.lease_times import all_are_well, shift_leases
 from support.queues import mark_of
+
+
+def slot_of(request):
+    return request.url.split("/")[2]
 
 
 class Pages(Spider):
@@ -53,7 +57,7 @@ class Engine:
         self.has = lambda request: any(request is each for each, _ in run.have.values())
         self.is_from_start, self.has_started = (lambda _: starts), not starts
         self.busy = False
-        self.slot_of = lambda request: request.url.split("/")[2]
+        self.slot_of = slot_of
         self.wake = self.before_closing = self.wrap_start = self.take_back = lambda *_: None
 
 
@@ -66,6 +70,7 @@ class Run:
 
     def __init__(self, place, spider, *, starts):
         downloader = SimpleNamespace(slots={}, per_slot_settings={}, _delay=0.0, _jitter=0.0)
+        downloader.get_slot_key = slot_of
         settings = place.settings | {"CONCURRENT_REQUESTS": 1000}
         self.crawler, self._place, self.have = get_crawler(settings_dict=settings), place, {}
         self.crawler.engine = SimpleNamespace(downloader=downloader, spider=None)
@@ -198,18 +203,25 @@ class Memory(Place):
 
 
 class JobDirectory(Place):
+    queue, disk = ScrapyPriorityQueue, PickleFifoDiskQueue
+
     def __init__(self, request):
         super().__init__(request)
         self.folder = request.getfixturevalue("job")
 
     async def backend(self, crawl):
-        kind = QueueKind.of("", PickleFifoDiskQueue)
-        classes = QueueClasses(ScrapyPriorityQueue, kind, None)
+        classes = QueueClasses(self.queue, QueueKind.of("", self.disk), None)
         return await LocalBackend.open(crawl, self.folder, classes, unclean=False)
 
     @property
     def size(self):
         return (self.folder / "bloom.sqlite").stat().st_size
+
+
+class BySlot(JobDirectory):
+    """Each slot has a queue of its own, in which requests stay while it is left alone."""
+
+    queue = DownloaderAwarePriorityQueue
 
 
 class InRedis(Place):

@@ -93,9 +93,7 @@ STEP = 20
 """Pages that a run delivers before that, on average."""
 
 
-def series(
-    project, site, kills, seed, *, kinds=KINDS, chosen=MOMENTS + ONCE, environment=None, **crawl
-):
+def series(project, site, kills, seed, *, kinds=KINDS, chosen=MOMENTS + ONCE, **crawl):
     """Kill a crawl of a site so often, stop it cleanly now and then, and let it end.
 
     Return how often each kind of kill was met, and how often it was stopped.
@@ -109,7 +107,7 @@ def series(
         often = MOMENTS + CHECKPOINTING + ITEMS
         most = 60 if point == CHECKPOINTING[0] else 5 if point in often else 1
         dies = {"DIE": f"{point}:{dice.randint(1, most)}"} if point else {}
-        run = project.crawl(site, environment={**(environment or {}), **dies}, **crawl)
+        run = project.crawl(site, environment=dies, **crawl)
         if kind in {"at a chosen moment", "in a checkpoint"}:
             site.when(site.delivered + 4 * STEP, run.kill)  # it may never come to that
         else:
@@ -127,7 +125,7 @@ def series(
         else:
             assert run.reason == "finished", run.log
             break  # over too soon
-    run = project.crawl(site, environment=environment, **crawl)
+    run = project.crawl(site, **crawl)
     assert run.end() == 0, run.log
     assert run.reason == "finished", run.log
     return tally, stops

@@ -144,12 +144,4 @@ class Filling:
         RAN.append(value)
 
 
-@dataclass
-class Sharing:
-    """Its attributes are in what its state is, as with pydantic's models."""
-
-    def __setstate__(self, state):
-        object.__setattr__(self, "__dict__", state)
-
-
 _ = subprocess, Popen

@@ -143,8 +143,10 @@ class SharedAccount(Account):
         pipeline.hgetall(BASE + "bodies")
         queue, later, taken, failed, unparsed, bodies = pipeline.execute()
 
+        if {*map(id_in, (*queue, *later, *taken, *failed, *unparsed))} != bodies.keys():
+            self._world.wrong.append("requests without bodies, or bodies without requests")
+
         def with_body(heads):
-            """Return those whose bodies have not vanished: the others are no requests."""
             return [(each, bodies[id_in(each)]) for each in heads if id_in(each) in bodies]
 
         found = {
