@@ -28,7 +28,7 @@ from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import failed, log, marks
+from scrapy_bloom.local import failed, marks
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import NUMBER_BITS, Store
 
@@ -333,28 +333,6 @@ def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, h
         assert refused < times // 2
 
 
-def test_a_file_that_a_checkpoint_has_begun_to_enlarge_is_whole(tmp_path):
-    """As a kill in the middle of one leaves it, or a full disk: all of it is in the log."""
-    commits = Commits(tmp_path / "bloom.sqlite")
-    commits.step()
-    commits.store.close()
-    commits = Commits(commits.store.path)
-    for _ in range(25):
-        commits.step()
-    commits.store.log.wait()
-    begun = copied(commits.store.path, tmp_path / "begun")
-    with closing(file.connect(copied(begun, tmp_path / "done"), "rw")) as done:
-        done.execute("PRAGMA wal_checkpoint").fetchone()
-        pages = (tmp_path / "done" / begun.name).read_bytes()[: 2 * 4096]
-    assert len(pages) < begun.stat().st_size < int.from_bytes(pages[28:32], "big") * 4096
-    with begun.open("rb+") as one:
-        one.write(pages)
-    store = Store(begun, LocalFilter(300, 1e-9))
-    assert check(store) == commits.number
-    store.close()
-    commits.store.abandon()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -580,20 +558,6 @@ def test_queues_that_are_empty_again_leave_nothing_behind(path):
     assert store.find("host-7/0") is None
     assert store.queue("host-7/0", "host-7") <= 3  # there are not many numbers
     assert [*store.read(store.find("stays/0"), newest=True)] == [(stays, b"body")]
-    store.close()
-
-
-def test_the_log_is_bounded_in_back_to_back_commits(path, monkeypatch):
-    monkeypatch.setattr(log, "LOG_BYTES", 500_000)
-    store = Store(path)
-    store.commit()
-    queue, sizes = store.queue("0", None), []
-    for _ in range(100):
-        row = store.push(queue, bytes(100_000))
-        store.commit()
-        store.delete(row)
-        sizes.append(log_of(path).stat().st_size)
-    assert max(sizes) < 3_000_000
     store.close()
 
 

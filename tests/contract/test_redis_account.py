@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 from support.internals import clock_of_redis, stop_beating
-from support.lease_times import all_are_well, shift_leases
+from support.lease_times import let_die
 from support.proxy import Proxy
 from support.queues import Crawler, account, exchange, parts_of
 from support.redis_plan import name_of
@@ -24,17 +24,6 @@ HOUR = 3600
 
 def run_of(server, key):
     return int(server.client().hget(key, "run"))
-
-
-def vanish(worker):
-    """Let a worker die without a word."""
-    stop_beating(worker.queue.link)
-
-
-def pass_by(server, key, worker):
-    """Let a dead worker's lease run out."""
-    shift_leases(server, key, -HOUR, worker.queue.worker.name)
-    all_are_well(server, key)
 
 
 def fail_all(server, key, names="abc", **said):
@@ -177,7 +166,7 @@ def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, 
     assert len(dead.take(9)) == 3
     dead.fail(*"abc")
     dead.say()
-    vanish(dead)
+    stop_beating(dead.queue.link)
     run = run_of(server, key)
     worker = join()
     assert worker.take(9) == []
@@ -189,7 +178,7 @@ def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, 
     assert worker.take(9) == ["x"]
     worker.fail("x")  # in this run
     worker.say()
-    pass_by(server, key, dead)
+    let_die(server, key, dead.queue)
     other.queue.worker.beat()
     assert run_of(server, key) == run + 1
     assert sorted(worker.take(9)) == [*"abcx"]

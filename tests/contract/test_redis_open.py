@@ -106,6 +106,7 @@ def test_a_url_that_only_looks_broken_is_taken(url):
         (b"-LOADING Redis is loading the dataset in memory\r\n", True),
         (b"-ERR max number of clients reached\r\n", True),
         (b"-MASTERDOWN Link with MASTER is down\r\n", True),
+        (b"-CLUSTERDOWN Hash slot not served\r\n", True),
         (b"HTTP/1.1 400 Bad Request\r\n", False),
     ],
 )
@@ -113,12 +114,6 @@ def test_a_server_that_is_loading_is_a_temporary_error_and_has_answered(reply, a
     with Answering(reply) as port, pytest.raises(BackendError) as told:
         open_filter(f"redis://127.0.0.1:{port}/1", "key")
     assert (told.value.temporary, told.value.answered) == (True, answered), told.value
-
-
-def test_a_cluster_that_is_down_is_a_temporary_error_and_has_answered():
-    with LocalRedis("--cluster-enabled", "yes") as node, pytest.raises(BackendError) as told:
-        open_filter(node.url.removesuffix("/0"), "key")
-    assert (told.value.temporary, told.value.answered) == (True, True)
 
 
 @pytest.mark.parametrize(

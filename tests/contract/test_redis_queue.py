@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from support import short_leases
 from support.internals import clock_of_redis, stop_beating
-from support.lease_times import all_are_well, shift_leases
+from support.lease_times import all_are_well, let_die, shift_leases
 from support.proxy import Proxy
 from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
@@ -34,13 +34,6 @@ def requests(worker, key, which):
 # Requests that nobody can read, and those that kill their workers
 
 
-def let_die(server, worker, key):
-    """End a worker's lease as if it had been silent for long, and everybody else well."""
-    stop_beating(worker.queue.link)
-    shift_leases(server, key, -3600, worker.queue.worker.name)
-    all_are_well(server, key)
-
-
 def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
     """Those that die have its neighbours, too, and a worker takes one risky request at a time."""
     rescuer = join()
@@ -56,7 +49,7 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
             victim.say()
         else:
             deaths += 1
-            let_die(server, victim, key)
+            let_die(server, key, victim.queue)
         rescuer.queue.worker.beat()
         if "a" in had:
             stop_beating(victim.queue.link)
@@ -74,7 +67,7 @@ def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(s
     two.say()
     one.offer("a")
     one.say()
-    let_die(server, two, key)
+    let_die(server, key, two.queue)
     one.queue.worker.beat()
     assert two.exchange().void
     assert not two.queue.is_over()
@@ -88,7 +81,7 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
         Crawler(proxy.url, key) as worker,
     ):
         worker.say()
-        let_die(server, worker, key)
+        let_die(server, key, worker.queue)
         other.queue.worker.beat()
         proxy.faults = dict.fromkeys(range(1, 99), "reset")
         for _ in range(2):
@@ -223,7 +216,7 @@ def test_what_a_heartbeat_learns_makes_a_call(server, join, key):
     one, two = join(), join()
     one.offer("a")
     two.take(1)
-    let_die(server, two, key)
+    let_die(server, key, two.queue)
     one.queue.worker.beat()
     assert two.queue.prepare(0) is None
     two.queue.worker.beat()

@@ -33,14 +33,6 @@ def test_a_key_whose_braces_do_not_name_a_slot_is_refused(cluster, name):
         open_filter(cluster, name)
 
 
-def test_all_keys_of_a_crawl_are_on_one_node(cluster, key):
-    with Crawler(cluster.url, key) as worker:
-        worker.offer(*range(300))
-        worker.say()
-        have = [[*node.client().keys(f"{key}*")] for node in cluster.nodes]
-    assert sum(map(bool, have)) == 1
-
-
 def test_it_can_be_asked_what_it_does_when_it_is_full(cluster):
     whole = Server(cluster.url).connect(2.0)
     assert eviction_policy(whole) == "noeviction"

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 
 import pytest
-from support.crawling import at
 from support.kills import kill_each
 from support.short_leases import SHORT
 from support.sites import Pages
@@ -36,6 +35,9 @@ LATE = SHORT + SWEEP + SLOWEST_POLL
 worker had it, the lease runs out, a sweep puts it back, and another worker looks for it."""
 
 EARLY = 0.05
+
+ALSO = pytest.mark.redis, pytest.mark.kills
+"""What only `make kills` has: in `make test` the simulation has workers that wait."""
 
 
 class WaitingSite(dict):
@@ -122,10 +124,15 @@ class WaitingSite(dict):
 
 
 @pytest.mark.parametrize(
-    "queue",
-    ["DownloaderAwarePriorityQueue", pytest.param("ScrapyPriorityQueue", marks=pytest.mark.kills)],
+    ("place", "queue"),
+    [
+        ("kept job", "DownloaderAwarePriorityQueue"),
+        pytest.param("kept job", "ScrapyPriorityQueue", marks=pytest.mark.kills),
+        pytest.param("shared", "DownloaderAwarePriorityQueue", marks=ALSO),
+        pytest.param("shared", "ScrapyPriorityQueue", marks=ALSO),
+    ],
+    indirect=["place"],
 )
-@at("kept job", "shared")
 def test_nothing_that_waits_is_lost_or_sent_too_early(project, place, queue):
     dice, victims, kills = random.Random(queue), [], []
     workers = 1 if "JOBDIR" in place else 3

@@ -25,8 +25,8 @@ from scrapy_bloom.redis.backend import RedisBackend
 from scrapy_bloom.redis.upkeep import SLOWEST_POLL
 from scrapy_bloom.settings import Settings
 from support.in_memory import InMemory
-from support.internals import clock_of_redis, queue_of, stop_beating
-from support.lease_times import all_are_well, shift_leases
+from support.internals import clock_of_redis, queue_of
+from support.lease_times import let_die
 from support.queues import mark_of
 
 
@@ -248,10 +248,8 @@ class InRedis(Place):
     async def kill(self):
         """Let a worker vanish; the next one finds out."""
         queue, self.run, self.killed = queue_of(self.run.backend), None, True
-        stop_beating(queue.link)
+        let_die(self.server, self.key, queue)
         queue.link.close()
-        shift_leases(self.server, self.key, -3600, queue.worker.name)
-        all_are_well(self.server, self.key)
 
     async def close(self):
         await super().close()

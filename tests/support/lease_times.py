@@ -1,5 +1,7 @@
 """Leases of workers in Redis, as tests move them in time."""
 
+from support.internals import stop_beating
+
 _SHIFT = """
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
@@ -27,3 +29,10 @@ def all_are_well(server, key):
     client = server.client()
     moment = client.time()[0] - 2
     client.hset(key, mapping={"heard_since": 1, "heard": moment, "swept": moment})
+
+
+def let_die(server, key, queue):
+    """Let a worker die without a word, and its lease run out; everybody else is well."""
+    stop_beating(queue.link)
+    shift_leases(server, key, -3600, queue.worker.name)
+    all_are_well(server, key)
