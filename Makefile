@@ -98,7 +98,6 @@ kills: $(VENV)/ready
 	$(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_links_of_a_page.py \
 		-k "long_series or no_link_of_a_page" $(PYTEST_ARGS)
 	$(RUN) KILLS=$(KILLS) HISTORIES=200 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_simulation.py $(PYTEST_ARGS)
-	$(RUN) START_REQUESTS=1000000 $(VENV)/bin/pytest -s tests/crawls/test_shared_frontier.py -k start_requests
 
 demo: $(DEMO)/ready
 	$(RUN) $(DEMO)/bin/python example_project/demo.py

@@ -3,12 +3,11 @@
 import asyncio
 import re
 from collections import Counter
-from itertools import count
 
 import pytest
 from scrapy import Request
 from scrapy.exceptions import DropItem, IgnoreRequest
-from support.crawling import Follower, StartsNothing, at, crawl, make_crawler, places, settings_at
+from support.crawling import Follower, StartsNothing, at, crawl, make_crawler, placed, target_of
 from support.sites import Pages, fan
 from support.waiting import until
 
@@ -19,14 +18,10 @@ from scrapy_bloom.crawl.scrapy.engine import BACK
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 QUICK = {"RETRY_TIMES": 1, "RETRY_PRIORITY_ADJUST": 0, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
-HOUR = 3600
 OURS = BACK, CHAIN, ORIGINAL, START, TRIES
 
 
-@pytest.fixture(params=places("kept job", "shared"))
-def place(request):
-    """The settings of a crawl, for each place that keeps what has failed."""
-    return settings_at(request.param, request)
+place = placed("kept job", "shared")
 
 
 @pytest.fixture
@@ -67,54 +62,58 @@ class Parsing(Follower):
 
 
 class Picky:
-    """A pipeline that fails for some items, and drops others."""
+    """A pipeline that drops items; and fails for others, and a spider middleware that does so."""
+
+    def __init__(self, crawler):
+        self.fails = crawler.settings["BUG"]
+
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
 
     def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's
+        errors = {"item": KeyError("price"), "cancelled": asyncio.CancelledError()}
+        error = errors.get(item["url"].rpartition("/")[2])
         if item["url"].endswith("/dropped"):
             raise DropItem("not wanted")
-        if item["url"].endswith("/item") and self.fails:
-            raise KeyError("price")
+        if error and self.fails:
+            raise error
         return item
 
-    @classmethod
-    def from_crawler(cls, crawler):
-        pipeline = cls()
-        pipeline.fails = crawler.settings["BUG"]
-        return pipeline
+    def process_spider_input(self, response, spider=None):  # noqa: ARG002 - Scrapy's
+        if self.fails and response.url.endswith("/refused"):
+            raise OSError("a bug")
 
 
 async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_is_not(
     place, account, caplog
 ):
     down = True
-    pages = fan("dropped", "gone", "raises", "item", "fine") | {"/gone": 404}
+    bad = {f"/{name}" for name in ("bad", "mute", "raises", "refused", "item", "cancelled")}
+    pages = {path: [] for path in (*bad, "/dropped", "/fine", "/c")} | {"/gone": 404}
     pages |= {"/bad": lambda *_: 503 if down else [], "/mute": lambda *_: ... if down else ["/c"]}
-    pages |= {"/": [*pages["/"], "/bad", "/mute"], "/c": []}
-    settings = {**place, **QUICK, "ITEM_PIPELINES": {Picky: 1}}
+    pages |= {"/": [*bad, "/dropped", "/gone", "/fine"]}
+    settings = {**place, **QUICK, "ITEM_PIPELINES": {Picky: 1}, "SPIDER_MIDDLEWARES": {Picky: 50}}
     with Pages(pages) as site:
-        await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")
+        stats = (await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")).stats
         hits = dict(site.hits)
-        said = account()
-        assert {said.pop(name) for name in ("503", "ValueError in parse")} == {1}
-        assert said == {"done": 3, "unparsed": 1, "failed": 4, "waiting": 0} | {
-            kind: 1 for kind in said if kind not in ("done", "unparsed", "failed", "waiting")
-        }
+        for reason in ("503", "ValueError in parse", "OSError in process_spider_input"):
+            assert stats.get_value(f"bloom/failed/{reason}") == 1
+        said = account()  # which has some of the reasons
+        expected = {"done": 3, "unparsed": 1, "failed": 6, "waiting": 0}
+        assert said == dict.fromkeys(said, 1) | expected
         down = False
         crawler = await crawl(Parsing, settings, url=site.url + "/")
-        assert "0 requests to fetch, 4 on the failed list. Capacity" in caplog.text
+        assert "0 requests to fetch, 6 on the failed list. Capacity" in caplog.text
         if not place.get("JOBDIR"):
-            assert "4 requests that failed in earlier runs are fetched again." in caplog.messages
+            assert "6 requests that failed in earlier runs are fetched again." in caplog.messages
         again = {path: site.hits[path] - hits.get(path, 0) for path in site.hits}
-        assert {path for path, more in again.items() if more} == {
-            *("/", "/bad", "/mute", "/raises", "/item", "/c")
-        }
+        assert {path for path, more in again.items() if more} == {"/", "/c", *bad}
         assert set(again.values()) == {0, 1}
-        assert account() == {"done": 8, "unparsed": 1, "waiting": 0}
-        assert len(crawler.spider.parsed) == 6
+        assert account() == {"done": 10, "unparsed": 1, "waiting": 0}
+        assert len(crawler.spider.parsed) == 8
         hits = site.hits["/bad"]
         await crawl(Parsing, settings, url=site.url + "/")
         assert site.hits["/bad"] == hits
-        assert account() == {"done": 8, "unparsed": 1, "waiting": 0}
+        assert account() == {"done": 10, "unparsed": 1, "waiting": 0}
 
 
 async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(place, account):
@@ -129,78 +128,8 @@ async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(pl
         down = False
         crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
     assert account() == {"done": 21, "waiting": 0}
-    assert len(crawler.spider.parsed) == 21
-
-
-async def test_a_page_behind_a_token_is_fetched_again_from_where_it_began(place, account):
-    """Its redirect leads to a page that exists only once."""
-    down, tokens, names = True, count(), [f"/{number}" for number in range(10)]
-    valid = Counter()
-
-    def protected(*_):
-        token = f"/once{next(tokens)}"
-        valid[token] += 1
-        site.pages[token] = once
-        return token
-
-    def once(path, _cookie):
-        if down:
-            valid[path] = 0
-            return 503
-        fresh = valid[path] > 0
-        valid[path] = 0
-        return [] if fresh else 410
-
-    with Pages({"/": names, **dict.fromkeys(names, protected)}) as site:
-        await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
-        assert account() == {"done": 1, "failed": 10, "waiting": 0, "503": 10}
-        down = False
-        crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
-    assert len(crawler.spider.parsed) == 11
-    assert account() == {"done": 11, "waiting": 0}
-
-
-async def test_a_page_that_fails_for_good_is_given_up_after_three_runs(
-    place, account, clock, bloom
-):
-    """Put back by hand, it is fetched again."""
-    settings = {**place, **QUICK, "RETRY_ENABLED": False}
-    with Pages({"/": ["/bad"], "/bad": 503}) as site:
-        for run, hours in enumerate((0, 0.1, 0.2, 1.1, 2.2, 3.3), 1):
-            clock[0] += HOUR * hours
-            await crawl(Parsing, settings, url=site.url + "/")
-            bad = {"failed": 1, "503": 1} if run < 5 else {"unparsed": 1}
-            assert account() == {"done": 1, "waiting": 0} | bad
-            assert site.hits["/bad"] == min(run, 5)  # runs 1 to 3 are within an hour
-        target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
-        for count in (1, 0):
-            assert bloom(f"queue {target} --retry")[1][0].startswith(f"{count} request")
-        await crawl(Parsing, settings, url=site.url + "/")
-        assert account() == {"done": 1, "failed": 1, "waiting": 0, "503": 1}
-        assert site.hits["/bad"] == 6
-
-
-class Twice(Parsing):
-    """Asks for a page without the filter; another page links to it."""
-
-    async def start(self):
-        yield Request(f"{self.url}a", dont_filter=True)
-        yield Request(self.url)
-
-
-async def test_a_failed_page_does_not_wait_for_another_request_for_its_url(place, account):
-    """Its retry is new, and so is that of the link: each is one page, in however many runs."""
-    order = count(1)
-
-    def bad(*_):
-        number = next(order)  # each is answered when the next one is there
-        until(lambda: number >= 4 or site.hits["/a"] > number)
-        return 503
-
-    with Pages({"/": ["/a"], "/a": bad}) as site:
-        for _ in range(2):
-            await crawl(Twice, {**place, **QUICK}, url=site.url + "/")
-            assert account() == {"done": 1, "failed": 2, "waiting": 0, "503": 2}
+    # Each is fetched again from where it began.
+    assert {*crawler.spider.parsed} == {site.url + name for name in ("/", *names)}
 
 
 class Rescuing(Parsing):
@@ -228,10 +157,6 @@ async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
         spider = type("Rescuing", (Rescuing,), {"how": how})
         await crawl(spider, settings, url=site.url + "/")
     assert account().get(kind, 0) == left
-
-
-def target_of(place):
-    return place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
 
 
 @pytest.mark.parametrize("wall", [403, 407, "/login"])
@@ -265,18 +190,6 @@ async def test_pages_behind_a_wall_are_said_listed_and_fetched_once_put_back(
         crawler = await crawl(Parsing, settings, url=site.url + "/")
         assert account() == {"done": 14 + (wall == "/login"), "waiting": 0}  # that comes again, too
         assert len(crawler.spider.parsed) == 13 + (wall == "/login")
-
-
-async def test_a_redirect_to_a_seen_page_that_is_put_back_is_followed(place, account, bloom):
-    """The mark of where it led is forgotten, or it would be dropped once more."""
-    with Pages({"/": ["/a", "/b"], "/a": "/c", "/b": "/c", "/c": []}) as site:
-        settings = {**place, **QUICK, "CONCURRENT_REQUESTS": 1}
-        await crawl(Parsing, settings, url=site.url + "/")
-        assert account() == {"done": 2, "unparsed": 1, "waiting": 0}
-        assert bloom(f"queue {target_of(place)} --retry --unparsed")[1] == ["1 request put back"]
-        await crawl(Parsing, settings, url=site.url + "/")
-        assert account() == {"done": 3, "waiting": 0}
-        assert site.hits["/c"] == 2
 
 
 async def test_what_is_ignored_or_forbidden_is_kept_until_it_is_accepted(place, account, bloom):
@@ -355,73 +268,6 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(place
     assert crawler.stats.get_value("bloom/failed/503") is None
 
 
-async def test_a_page_whose_link_leads_back_to_it_does_not_wait_for_that(place, account):
-    """It cannot be stored, so its page waits for it; and it is redirected to that page."""
-
-    class Lambdas(Parsing):
-        def request(self, response, href):
-            if href != "/back":
-                return super().request(response, href)
-            return response.follow(href, callback=lambda page: list(self.parse(page)))
-
-    with Pages({"/": ["/old"], "/old": "/a", "/a": ["/back"], "/back": "/a"}) as site:
-        await crawl(Lambdas, {**place, **QUICK}, url=site.url + "/")
-    said = account()
-    assert (said["waiting"], said["not kept"]) == (0, 1)
-
-
-class Linking(Parsing):
-    """Counts the pages of which all links are enqueued; those to `held` cannot be stored.
-
-    It parses nothing whose response `Nosy` has refused.
-    """
-
-    held = "/held"
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.linked = Counter()
-        self.refused = []
-
-    def parse(self, response):
-        yield from super().parse(response)
-        self.linked[response.url.rpartition("/")[2]] += 1
-
-    def request(self, response, href):
-        if href == self.held:
-            return response.follow(href, lambda answer: self.parsed.append(answer.url))
-        return response.follow(href, errback=self.refuse)
-
-    def refuse(self, failure):
-        self.refused.append(failure)
-
-
-class Nosy:
-    """A spider middleware that fails for some responses."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
-
-    def process_spider_input(self, response, spider=None):  # noqa: ARG002 - Scrapy's
-        if self.crawler.settings["BUG"] and response.url.endswith("/refused"):
-            raise OSError("a bug")
-
-
-async def test_a_page_that_cannot_be_stored_and_has_failed_is_fetched_again(place, account):
-    """Its mark may not outlive its request."""
-    down = True
-    pages = {"/": ["/held"], "/held": lambda *_: 503 if down else []}
-    with Pages(pages) as site:
-        await crawl(Linking, {**place, **QUICK}, url=site.url + "/")
-        assert account() == {"done": 0, "failed": 1, "waiting": 0, "503": 1}
-        down = False
-        crawler = await crawl(Linking, {**place, **QUICK}, url=site.url + "/")
-    assert account() == {"done": 2, "waiting": 0}
-    assert crawler.spider.parsed == [site.url + "/", site.url + "/held"]
-
-
 async def test_what_fails_in_memory_is_fetched_once_a_run_however_many_pages_link_there(
     place, account
 ):
@@ -471,6 +317,18 @@ async def test_whatever_is_in_a_request_its_failure_is_listed(place, account):
     assert site.hits == {"/": 2, "/a": 2, "/b": 2}
 
 
+class Linking(Parsing):
+    """Counts the pages of which all links are enqueued."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.linked = Counter()
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.linked[response.url.rpartition("/")[2]] += 1
+
+
 async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, account):
     """The link was dropped as a duplicate, and the page no longer redirects when asked again."""
     down, made = True, []
@@ -497,21 +355,6 @@ async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, accou
         await crawl(Linking, place, url=site.url + "/")
     assert account() == {"done": 4, "waiting": 0}
     assert site.hits["/target"] == 2
-
-
-async def test_a_response_that_a_spider_middleware_fails_for_is_no_page_that_is_done(
-    place, account
-):
-    """Its errback only logs, which deals with nothing."""
-    settings = {**place, "SPIDER_MIDDLEWARES": {Nosy: 50}}
-    with Pages(fan("refused", "fine")) as site:
-        crawler = await crawl(Linking, settings | {"BUG": True}, url=site.url + "/")
-        assert len(crawler.spider.refused) == 1
-        said = account()
-        assert said.pop("OSError in process_spider_input") == 1
-        assert said == {"done": 2, "failed": 1, "waiting": 0}
-        await crawl(Linking, settings, url=site.url + "/")
-        assert account() == {"done": 3, "waiting": 0}
 
 
 class HandsOn(Parsing):
@@ -566,7 +409,7 @@ async def test_a_page_behind_more_redirects_than_scrapy_follows_by_default_comes
 
 async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allowed(place, account):
     with Pages(fan(again="/again")) as site:
-        await crawl(Linking, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
+        await crawl(Parsing, place | {"REDIRECT_MAX_TIMES": 40}, url=site.url + "/")
     assert account() == {"done": 1, "failed": 1, "waiting": 0, "too many redirects": 1}
 
 
@@ -588,50 +431,16 @@ class Twofold(Parsing):
 async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
     place, account, nothing
 ):
+    """After a retry, which is the same page."""
     down = True
     with Pages({"/": lambda *_: 503 if down else []}) as site:
-        await crawl(Twofold, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
-        account()
+        await crawl(Twofold, {**place, **QUICK}, url=site.url + "/")
+        assert account() == {"done": 0, "failed": 2, "waiting": 0, "503": 2}
         down = False
         crawler = await crawl(Twofold, place, url=site.url + "/", nothing=nothing)
-        assert account()["waiting"] == 0
+        assert account() == {"done": 2, "waiting": 0}
     assert len(crawler.spider.parsed) == 2
-    assert site.hits["/"] == 4
-
-
-async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account):
-    with Pages({}) as site:
-        for answer, said in (
-            ([], {"done": 1}),
-            (503, {"done": 0, "failed": 1, "503": 1}),
-            (404, {"done": 0, "failed": 1, "404": 1}),  # in three runs, whatever it is
-            ([], {"done": 1}),
-            (404, {"done": 0, "unparsed": 1}),
-            ("/seen", {"done": 1}),
-            ([], {"done": 1}),
-        ):
-            site.pages = {"/": answer, "/seen": []}
-            await crawl(Parsing, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
-            assert account() == said | {"waiting": 0}
-
-
-class HeldStart(Parsing):
-    """Begins with a request that cannot be stored."""
-
-    async def start(self):
-        yield Request(self.url, lambda response: self.parsed.append(response.url), dont_filter=True)
-
-
-async def test_a_start_request_in_memory_that_fails_is_counted_and_fetched_again(place, account):
-    down = True
-    with Pages({"/": lambda *_: 503 if down else []}) as site:
-        settings = {**place, "RETRY_ENABLED": False}
-        await crawl(HeldStart, settings, url=site.url + "/")
-        assert account() == {"done": 0, "failed": 1, "waiting": 0, "503": 1}
-        down = False
-        crawler = await crawl(HeldStart, settings, url=site.url + "/")
-    assert crawler.spider.parsed == [site.url + "/"]
-    assert account() == {"done": 1, "waiting": 0}
+    assert site.hits["/"] == 6
 
 
 async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_the_next_run(
@@ -649,27 +458,3 @@ async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_t
         circle = False
         crawler = await crawl(Parsing, {**place, **QUICK}, url=site.url + "/")
     assert len(crawler.spider.parsed) == 3
-
-
-class Cancelled:
-    """A pipeline that is cancelled for some items."""
-
-    def __init__(self, crawler):
-        self.crawler = crawler
-
-    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
-
-    async def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's
-        if self.crawler.settings["BUG"] and item["url"].endswith("/item"):
-            raise asyncio.CancelledError
-        return item
-
-
-async def test_a_page_has_failed_whose_pipeline_is_cancelled(place, account):
-    settings = {**place, "ITEM_PIPELINES": {Cancelled: 1}}
-    with Pages(fan("item", "fine")) as site:
-        await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")
-        said = account()
-        assert (said["done"], said["failed"]) == (2, 1)
-        await crawl(Parsing, settings, url=site.url + "/")
-    assert account() == {"done": 3, "waiting": 0}

@@ -6,17 +6,15 @@ import pytest
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from support.crawling import at, crawl
-from support.sessions import check_all, open_session, page
+from support.sessions import Session, page
 from support.sites import Pages
 from support.spiders import Walled
 
 import scrapy_bloom
 from scrapy_bloom.crawl.history import CHAIN
-from scrapy_bloom.crawl.report import Verdict
 
 pytestmark = pytest.mark.server
 
-NEW, SEEN, _, _ = Verdict
 ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1}
 
 
@@ -109,49 +107,32 @@ def redirected(request, url, **changes):
     return request.replace(url=url, **changes, meta={CHAIN: chain})
 
 
-def test_a_page_is_forgotten_with_the_whole_chain_that_led_to_it():
-    session, crawler = open_session()
-    first, second, third = map(page, "abc")
-    assert check_all(session, [first, second, third]) == [NEW] * 3
-    wall = redirected(first, page("wall").url)
-    assert session.check(wall) is NEW
-    assert session.check(redirected(third, second.url)) is SEEN
-    assert session.check(redirected(second, wall.url)) is SEEN
-    scrapy_bloom.forget(wall, crawler)
-    assert check_all(session, [first, second, third, wall]) == [NEW] * 4
-    scrapy_bloom.forget(wall, crawler)
-    assert check_all(session, [first, second, third]) == [NEW, SEEN, SEEN], "they led there before"
-    session.close()
-    assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
-
-
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():
-    session, crawler = open_session()
     spared, first = (page("form", method="POST", body=text) for text in "ab")
-    assert check_all(session, [spared, first]) == [NEW, NEW]
     second = redirected(first, page("other").url)
-    assert session.check(second) is NEW
     got = redirected(second, page("got").url, method="GET", body=b"")
-    assert session.check(got) is NEW
-    scrapy_bloom.forget(got, crawler)
-    assert check_all(session, [spared, first, second, got]) == [SEEN, NEW, NEW, NEW]
-    session.close()
+    with Session() as session:
+        assert session.seen(spared, first, second, got) == [False] * 4
+        scrapy_bloom.forget(got, session.crawler)
+        assert session.seen(spared, first, second, got) == [True, False, False, False]
 
 
-def test_forget_returns_false_where_the_fingerprinter_raises(caplog):
+def test_where_there_is_no_answer_nothing_is_forgotten_and_nothing_known(caplog):
     class Odd:
         def fingerprint(self, request):
             raise ValueError(f"an odd page: {request}")
 
-    session, crawler = open_session({"REQUEST_FINGERPRINTER_CLASS": Odd})
-    for _ in range(2):
-        assert scrapy_bloom.forget(page("a"), crawler) is False
-    session.close()
-    assert stat(crawler, "not_forgotten") == 2
+    with Session({"REQUEST_FINGERPRINTER_CLASS": Odd}) as session:
+        for _ in range(2):
+            assert scrapy_bloom.forget(page("a"), session.crawler) is False
+            assert scrapy_bloom.seen(page("a"), session.crawler) is None
+    assert stat(session.crawler, "not_forgotten") == 2
     assert caplog.text.count("could not be forgotten") == 1
+    assert len(caplog.records) == 2
 
 
-def test_forget_and_hold_in_a_crawl_without_ours_are_logged(caplog):
+def test_in_a_crawl_without_ours_nothing_is_known_and_the_rest_is_logged(caplog):
+    assert scrapy_bloom.seen(page("a"), get_crawler()) is None
     assert scrapy_bloom.forget(page("a"), get_crawler()) is False
     assert scrapy_bloom.hold(page("a"), get_crawler(), 1) is False
     assert "has no open filter of scrapy-bloom" in caplog.text

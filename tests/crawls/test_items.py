@@ -148,16 +148,6 @@ async def test_what_could_not_be_written_is_not_forgotten_when_pipelines_are_clo
 # Feeds
 
 
-@pytest.mark.parametrize("kind", ["jsonlines", "csv"])
-def test_a_kill_cuts_no_item_of_a_feed_in_two(tmp_path, kind):
-    """What is in the buffer of a file would be written up to some byte."""
-    path = tmp_path / "items"
-    _items, scrape = make(feed=str(path), format=kind)
-    for number in range(3):
-        scrape(number)
-        assert path.read_text().endswith("}\n" if kind == "jsonlines" else f"{number}\n")
-
-
 CUTS = ["", "a,b", "a,", '"a', '"a""', '"a"', 'a,"', 'a,"\n,']
 
 

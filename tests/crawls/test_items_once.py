@@ -4,14 +4,12 @@ import asyncio
 import csv
 import json
 import os
-import tracemalloc
 from collections import Counter
 from contextlib import nullcontext
 
 import pytest
-from scrapy import signals
 from scrapy.exceptions import CloseSpider
-from support.crawling import Follower, crawl, kept, messages, settings_at
+from support.crawling import Follower, at, crawl, kept, messages, settings_at
 from support.sites import Pages, fan
 
 from scrapy_bloom.crawl import items
@@ -56,8 +54,9 @@ def lines(feed):
 
 async def run(spider, job, feed, pages, settings=None, **options):
     """Crawl a site, or one of some pages, with one feed; return the crawler."""
-    feeds = {str(feed): {"format": "jsonlines", **options}}
-    settings = {**(settings or kept(job)), "FEEDS": feeds}
+    settings = settings or kept(job)
+    feeds = {**settings.get("FEEDS", {}), str(feed): {"format": "jsonlines", **options}}
+    settings = {**settings, "FEEDS": feeds}
     with nullcontext(pages) if isinstance(pages, Pages) else Pages(pages) as site:
         return await crawl(spider, settings, url=site.url + "/", feed=feed)
 
@@ -134,42 +133,6 @@ async def test_items_of_a_page_that_stays_stored_are_in_the_feed_at_the_end(job,
     assert len(lines(feed)) == 6  # nothing is cut off after a clean stop
 
 
-async def test_items_of_an_unknown_page_are_exported(job, feed):
-    class Sending(Yielding):
-        def items(self, response):
-            item = {"url": "", "number": 9}
-            self.crawler.signals.send_catch_log(signals.item_scraped, item=item, spider=self)
-            yield from super().items(response)
-
-    crawler = await run(Sending, job, feed, fan())
-    assert crawler.spider.sizes[0] > 0
-    assert [line["number"] for line in lines(feed)] == [9, 0, 1, 2]
-
-
-async def test_a_page_whose_items_are_many_takes_little_memory(job, feed, monkeypatch):
-    """Few and large ones, as all that allocates is slow here."""
-    monkeypatch.setattr(items, "MOST_HELD", 50)
-
-    class Many(Follower):
-        name = "follower"
-
-        async def parse(self, response):
-            for found in super().parse(response):
-                yield found
-            for number in range(500):
-                yield {"url": response.url, "number": number, "text": f"{number:5}" * 3_000}
-
-    tracemalloc.start()
-    try:
-        await run(Many, job, feed, fan("a"))
-        most = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    found = lines(feed)
-    assert len({(line["url"], line["number"]) for line in found}) == len(found) == 1_000
-    assert most < 10_000_000  # all of them: 15 MB
-
-
 # What an exporter refuses
 
 
@@ -182,30 +145,21 @@ class Odd(Yielding):
             yield {**item, "odd": b"bytes"} if odd else item
 
 
-@pytest.mark.parametrize("place", ["kept job", pytest.param("shared", marks=pytest.mark.redis)])
-async def test_what_an_exporter_refuses_fails_its_page(job, feed, place, request, caplog):
+@at("kept job", "shared")
+async def test_what_an_exporter_refuses_fails_its_page(job, feed, place, tmp_path, caplog):
+    """It stays in the feed that has it."""
     caplog.set_level("INFO")
-    settings = settings_at(place, request)
+    table = tmp_path / "items.csv"
+    settings = place | {"FEEDS": {str(table): {"format": "csv", "fields": ["url", "number"]}}}
     with Pages(fan("a", "b")) as site:
         await run(Odd, job, feed, site, settings)
+        assert len({*table.read_text().splitlines()}) == 10
         assert "1 failed (1 \u00d7 TypeError in exporter of items.jsonl)" in caplog.text
         said = [text for text in messages(caplog) if text.startswith("The exporter of items.jsonl")]
         assert len(said) == 1
         assert Counter(line["number"] for line in lines(feed)) == {0: 3, 1: 2, 2: 3}
         await run(Yielding, job, feed, site, settings)
     assert Counter(line["number"] for line in lines(feed)) == {0: 4, 1: 3, 2: 4}
-
-
-async def test_what_waits_for_a_page_in_memory_fails_with_its_items(job, feed, caplog):
-    """Only that page can yield it again."""
-
-    class Held(Odd):
-        def request(self, response, href):
-            return response.follow(href, lambda page: self.parse(page))  # noqa: PLW0108
-
-    caplog.set_level("INFO")
-    await run(Held, job, feed, fan("a", "b"))
-    assert "1 failed (1 \u00d7 TypeError in exporter of items.jsonl)" in caplog.text
 
 
 # Where feeds are cut back to

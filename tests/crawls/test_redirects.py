@@ -38,15 +38,6 @@ async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
     assert sum(site.hits.values()) <= 12
 
 
-async def test_a_redirect_to_a_page_that_another_chain_has_fetched_is_dropped():
-    pages = {"/": ["/page", "/one"], "/page": ["/two"], "/one": "/page", "/two": "/one"}
-    with Pages(pages) as site:
-        crawler = await crawl(url=site.url + "/", settings={"CONCURRENT_REQUESTS": 1})
-    assert site.hits == dict.fromkeys(pages, 1)
-    assert crawler.stats.get_value("bloom/redirect_exempt", 0) == 0
-    assert paths(site, crawler.spider.parsed) == ["/", "/page"]
-
-
 @pytest.mark.parametrize("length", [20, 21])
 async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
     """Scrapy follows twenty redirects."""

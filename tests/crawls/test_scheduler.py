@@ -8,17 +8,14 @@ import random
 import re
 import sqlite3
 import threading
-from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 from types import SimpleNamespace
-from typing import ClassVar
 from unittest.mock import Mock
 
 import pytest
 import scrapy.squeues
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-from scrapy.extensions.spiderstate import SpiderState
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
 from support.crawling import KEPT, RFP, Follower, crawl, crawl_refused, kept, messages
@@ -29,7 +26,6 @@ from support.sites import Pages
 from testbed.localsite import LocalSite, SteadySite
 from twisted.python import log
 
-from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.scrapy import crawler as crawler_module
 from scrapy_bloom.crawl.scrapy.downloads import slot_of
@@ -116,6 +112,16 @@ async def test_a_priority_that_is_no_integer_is_truncated(job, caplog):
     assert "Unable to serialize request" not in caplog.text
 
 
+class Peeking(ScrapyPriorityQueue):
+    """Looks at the next request before it takes it: that is left where it is."""
+
+    def pop(self):
+        shown = self.peek()
+        taken = super().pop()
+        assert (shown and shown.to_dict()) == (taken and taken.to_dict())
+        return taken
+
+
 class Ordering(Follower):
     """Drives the scheduler itself: what comes between the engine's own calls depends on speed."""
 
@@ -141,7 +147,8 @@ class Ordering(Follower):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"SCHEDULER_PRIORITY_QUEUE": BY_PRIORITY, "SCHEDULER_START_DISK_QUEUE": None},
+        # Else Scrapy's own peek may show another one.
+        {"SCHEDULER_PRIORITY_QUEUE": Peeking, "SCHEDULER_START_DISK_QUEUE": None},
         {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT},
         {"SCHEDULER_PRIORITY_QUEUE": BY_SLOT, "HELD": True},  # in memory, for want of a name
         {"SCHEDULER_DISK_QUEUE": FIFO, "SCHEDULER_START_DISK_QUEUE": LIFO},
@@ -259,35 +266,6 @@ async def test_request_seen_marks_nothing_that_the_scheduler_does_not_get(job, c
         await crawl(Asking, kept(job), url=pages.url + "/")
     assert pages.hits == {"/": 1, "/1": 1}
     assert caplog.text.count("Could not check whether") == 1
-
-
-class Peeking(ScrapyPriorityQueue):
-    """Looks at the next request before it takes it, and notes whether it is that one."""
-
-    alike: ClassVar = Counter()
-
-    def pop(self):
-        shown = None
-        with suppress(AttributeError):
-            shown = self.peek()
-        taken = super().pop()
-        self.alike[(shown and shown.to_dict()) == (taken and taken.to_dict())] += 1
-        return taken
-
-
-@pytest.mark.each_scrapy
-@pytest.mark.parametrize("order", [LIFO, FIFO])
-async def test_a_priority_queue_may_look_at_a_request_and_leave_it(job, order):
-    settings = {"SCHEDULER_PRIORITY_QUEUE": Peeking, "SCHEDULER_DISK_QUEUE": order}
-    settings["SCHEDULER_START_DISK_QUEUE"] = None  # else Scrapy's own peek may show another one
-    Peeking.alike.clear()
-    with site(kind=SteadySite) as pages:
-        await crawl(Stopping, kept(job, **settings), url=pages.url)
-        assert pages.missed
-        await crawl(Follower, kept(job, **settings), url=pages.url)
-    assert (pages.missed, pages.repeated, rows(job)) == (set(), {}, [])
-    assert Peeking.alike[True] >= pages.pages
-    assert not Peeking.alike[False]
 
 
 def test_the_slot_of_a_request_is_asked_of_the_throttler_where_there_is_one():
@@ -497,33 +475,14 @@ class Remembering(Follower):
 
 @pytest.mark.each_scrapy
 def test_the_state_of_a_spider_is_that_of_its_requests(project):
+    """Also if that which Scrapy has written at an earlier stop is there, and older."""
     with site() as pages:
-        project.kill_at(40, pages, spider="items", **KEPT)
+        project.crawl(pages, spider="items", CLOSESPIDER_PAGECOUNT=10, **KEPT).end()
+        project.kill_at(pages.delivered + 30, pages, spider="items", **KEPT)
         run = project.finish(pages, spider="items", **KEPT)
     state = pickle.loads((project.job / "spider.state").read_bytes())
     # A page that was under way at the kill may be counted twice, but none is forgotten.
     assert 0 <= state["pages"] - pages.pages <= run.stat("bloom/queue/recovered")
-
-
-@pytest.mark.each_scrapy
-async def test_a_spider_state_that_scrapy_has_not_written_is_restored(job, monkeypatch):
-    """It was killed between the end of our file and that of its own."""
-
-    class Counting(Remembering):
-        def closed(self, _):
-            self.state["closed"] = self.state.get("closed", 0) + 1
-
-    with site() as pages:
-        settings = kept(job, CLOSESPIDER_PAGECOUNT=20, CONCURRENT_REQUESTS=1)
-        first = (await crawl(Counting, settings, url=pages.url)).spider.state
-        with monkeypatch.context() as patch:
-            patch.setattr(SpiderState, "spider_closed", lambda *_: None)
-            second = (await crawl(Counting, settings, url=pages.url)).spider.state
-        assert second["pages"] > first["pages"]
-        assert pickle.loads((job / "spider.state").read_bytes()) == first
-        third = (await crawl(Counting, kept(job), url=pages.url)).spider.state
-    assert third["pages"] == pages.pages
-    assert third["closed"] == 2  # what changes after the end of our file only Scrapy knows
 
 
 class Heavy:
@@ -553,30 +512,6 @@ async def test_a_state_that_is_slow_to_store_is_stored_less_often(job, monkeypat
     assert pages.missed == set()
     # At the first commit, perhaps one more, and at the end; by Scrapy, too.
     assert 200 <= clock[-1] <= 500
-
-
-async def test_large_requests_do_not_pile_up_in_memory(job, monkeypatch):
-    """They stay there until the next commit, which waits the longer the more it writes."""
-    monkeypatch.setattr(backend, "PAUSE", 1e6)
-    monkeypatch.setattr(backend, "INTERVAL", 0)
-    monkeypatch.setattr(frontier, "MOST_UNSAID", 50_000)
-    sizes = []
-    commit = Store.commit
-
-    def counted(self, **how):
-        sizes.append(self.new_bytes)
-        commit(self, **how)
-
-    class Large(Follower):
-        def request(self, response, href):
-            return response.follow(href, meta={"large": bytes(20_000)})
-
-    monkeypatch.setattr(Store, "commit", counted)
-    with site() as pages:
-        await crawl(Large, kept(job, CONCURRENT_REQUESTS=1), url=pages.url)
-    assert pages.missed == set()
-    assert len(sizes) > 9
-    assert max(sizes) < 500_000  # one page has up to nine links
 
 
 async def test_a_spider_state_that_cannot_be_pickled_is_logged(job, caplog):

@@ -1,9 +1,7 @@
 """A callback asks whether a page was seen, and marks nothing."""
 
 import pytest
-from scrapy.utils.test import get_crawler
 from support.crawling import Follower, at, crawl
-from support.sessions import open_session, page
 from support.sites import Pages, fan
 
 import scrapy_bloom
@@ -45,15 +43,3 @@ async def test_in_redis_what_is_not_known_here_may_be_known_to_others(place):
         spider = (await crawl(Asking, place, url=site.url + "/")).spider
     assert spider.asked == [[None, None], [True, None], [None, None]]
     assert site.hits == {"/": 1, "/a": 1}
-
-
-def test_without_an_answer_nothing_is_known(caplog):
-    class Odd:
-        def fingerprint(self, request):
-            raise ValueError(f"an odd page: {request}")
-
-    session, crawler = open_session({"REQUEST_FINGERPRINTER_CLASS": Odd})
-    assert scrapy_bloom.seen(page("a"), crawler) is None
-    session.close()
-    assert len(caplog.records) == 1
-    assert scrapy_bloom.seen(page("a"), get_crawler()) is None

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-from support.crawling import KEPT, SCRAPYS, Follower, crawl, places, settings_at
+from support.crawling import KEPT, SCRAPYS, Follower, StartsNothing, at, crawl, placed, settings_at
 from support.graceful_stop import close
 from support.jobs import identity_of, kept_job, open_job
 from support.sites import Pages, fan
@@ -35,10 +35,7 @@ def warned(caplog):
     return warned
 
 
-@pytest.fixture(params=places("memory", "kept job", "shared", "redis"))
-def storage(request):
-    """The settings of a crawl, for each place."""
-    return settings_at(request.param, request)
+storage = placed("memory", "kept job", "shared", "redis")
 
 
 # Settings of scrapy-redis
@@ -53,30 +50,26 @@ async def test_settings_of_scrapy_redis_that_nobody_reads_are_named(storage, war
     assert [text.split()[0] for text in warned("has no effect")] == [*left]
 
 
-async def test_a_spider_of_scrapy_redis_that_shares_only_its_start_urls_is_named(storage, warned):
-    class RedisMixin:
-        __module__ = "scrapy_redis.spiders"
-
-    class Fed(Follower, RedisMixin):
-        pass
-
-    with Pages(fan("a")) as pages:
-        await crawl(Fed, storage, url=pages.url + "/")
-    said = warned("Fed is of scrapy-redis, but no pages are shared")
-    assert len(said) == ("BLOOM_REDIS_URL" not in storage)
+class RedisMixin:
+    __module__ = "scrapy_redis.spiders"
 
 
-@pytest.mark.parametrize("name", ["REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS"])
-async def test_workers_that_no_longer_share_a_crawl_are_warned(storage, warned, name):
+class Fed(Follower, RedisMixin):
+    """Takes its start URLs from Redis, and shares nothing else."""
+
+
+@pytest.mark.parametrize("name", ["REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS", "Fed"])
+@at("memory", "shared")
+async def test_workers_that_no_longer_share_a_crawl_are_warned(place, warned, name):
     """Each of them fetched the whole site without a word."""
     left = {name: "scrapy_redis.queue.FifoQueue" if "QUEUE" in name else "redis://127.0.0.1:1"}
+    spider = Fed if name == "Fed" else Follower
     with Pages(fan("a")) as pages:
-        await crawl(Follower, {**storage, **left}, url=pages.url + "/")
+        await crawl(spider, {**place, **left}, url=pages.url + "/")
         said = warned(f"{name} is of scrapy-redis, but no pages are shared")
-        assert len(said) == ("BLOOM_REDIS_URL" not in storage)
-        if said:
-            meant = {**storage, **left, "BLOOM_BACKEND": "local"}
-            await crawl(Follower, meant, url=pages.url + "/")
+        assert len(said) == ("BLOOM_REDIS_URL" not in place)
+        if said and spider is Follower:
+            await crawl(spider, {**place, **left, "BLOOM_BACKEND": "local"}, url=pages.url + "/")
             assert warned("no pages are shared") == []
 
 
@@ -180,12 +173,8 @@ async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warne
             assert f"; this run fetched {count} pages; " in said
 
 
-class Idle(Follower):
+class Idle(StartsNothing, Follower):
     """Yields nothing at all."""
-
-    async def start(self):
-        for nothing in ():
-            yield nothing
 
 
 async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finished(
@@ -194,7 +183,7 @@ async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finis
     class Closed(Idle):
         async def start(self):
             close(self.crawler)
-            for nothing in ():
+            async for nothing in super().start():
                 yield nothing
 
     for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
@@ -207,8 +196,8 @@ async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finis
 # Ctrl-C
 
 
-@pytest.mark.parametrize("place", places("kept job", "shared"))
-async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, caplog, place):
+@at("kept job", "shared")
+async def test_a_spider_that_closes_says_what_it_waits_for(warned, caplog, place):
     class Closing(Follower):
         def parse(self, response):
             if response.url.endswith("/a"):
@@ -220,7 +209,7 @@ async def test_a_spider_that_closes_says_what_it_waits_for(request, warned, capl
         return []
 
     with Pages(fan("a", b=answer_when_it_is_said)) as pages:
-        await crawl(Closing, settings_at(place, request), url=pages.url + "/")
+        await crawl(Closing, place, url=pages.url + "/")
     (said,) = warned("Closing: ", logging.INFO)
     assert re.fullmatch(
         r"Closing: finishing (1 page|2 pages) in flight\. To kill the crawl now is safe, too: the"

@@ -3,10 +3,9 @@
 from datetime import datetime, timezone
 
 import pytest
+from lxml.html import fromstring
 from msgpack import ExtType, packb
 from scrapy import Request
-from scrapy.linkextractors import LinkExtractor
-from scrapy.spiders import CrawlSpider, Rule
 from support import kinds
 from support.crawling import Follower, Leaves, StartsNothing, crawl, messages, settings_at
 from support.kinds import RAN, Color
@@ -23,6 +22,7 @@ DATA = {
     "attrs": kinds.Author("y"),
     "enum": Color.RED,
     "named_tuple": kinds.Pair(1, kinds.Single("z")),
+    "text": fromstring("<a>of a link</a>").xpath("string()"),  # as rules note it, a class of lxml's
     "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
 }
 PLAIN = "support.kinds.Plain"
@@ -127,22 +127,3 @@ async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, serv
     said = [line for line in messages(caplog) if "is more than data" in line]
     assert len(said) == 1
     assert "support.kinds.run" in said[0]
-
-
-class Ruled(CrawlSpider):
-    """Its rules note the text of each link, which is a class of lxml's."""
-
-    name = "ruled"
-    url = ""
-    rules = (Rule(LinkExtractor(), follow=True),)
-
-    async def start(self):
-        yield Request(self.url)
-
-
-async def test_what_the_rules_of_a_crawl_spider_find_goes_through_redis(shared, caplog):
-    with Pages(fan("a", "b")) as pages:
-        crawler = await crawl(Ruled, shared, url=pages.url + "/")
-    assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
-    assert crawler.stats.get_value("scheduler/enqueued/memory") is None
-    assert messages(caplog) == []

@@ -3,14 +3,10 @@
 import asyncio
 import os
 import signal as signals_of_os
-import threading
 import time
-from collections import Counter
 
 import pytest
 from scrapy import Request, signals
-from scrapy.exceptions import CloseSpider
-from support import kept_spiders
 from support.crawling import (
     KEPT,
     SCRAPYS,
@@ -23,27 +19,20 @@ from support.crawling import (
 )
 from support.graceful_stop import Stopping, resumes_well
 from support.lease_times import all_are_well, shift_leases
-from support.proxy import Proxy
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
 from testbed.in_flight import taken_by
 from testbed.localredis import free_port
-from testbed.localsite import LocalSite, StormySite
-from twisted.internet.defer import gatherResults
+from testbed.localsite import LocalSite
 from twisted.internet.threads import deferToThread
 
-from scrapy_bloom.crawl import frontier
-from scrapy_bloom.crawl.backend import EACH
-from scrapy_bloom.crawl.scrapy.loop import Pulse, call_later
+from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.worker import MOST_DEATHS, delete
-
-START_REQUESTS = int(os.environ.get("START_REQUESTS", "3000"))
-FULL = 500 if START_REQUESTS == 3000 else 5_000  # as in a crawl
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
@@ -72,19 +61,6 @@ def own(own_server, key):
         "BLOOM_REDIS_URL": own_server.url,
         "BLOOM_REDIS_KEY": key,
     }
-
-
-@pytest.fixture
-def proxy(server):
-    """A way to the server that takes some milliseconds."""
-    with Proxy(server.port, delay=0.003) as proxy:
-        yield proxy
-
-
-def marked(server, key):
-    """Return how many pages were marked."""
-    slices = server.client().hget(key, "slices") or b""
-    return sum(int(row.split(b":")[6]) for row in slices.split())
 
 
 class Leaving(Leaves, Follower):
@@ -130,104 +106,7 @@ async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared, ser
     assert left(server, key) == (0, 0, 0)
 
 
-async def test_duplicates_found_after_enqueueing_are_signalled(shared):
-    """The second worker does not know what the first one has marked."""
-    with Pages(fan("a", "b")) as pages:
-        pages.pages["/"] = ["/a", "/b", "/a"]
-        await crawl(settings=shared, url=pages.url + "/")
-        dropped, crawler = Counter(), make_crawler(Follower, shared)
-
-        def count(request):
-            dropped.update([request.url])
-
-        crawler.signals.connect(count, signals.request_dropped)
-        await crawler.crawl(url=pages.url + "/", filtered=False)
-        assert pages.hits == {"/": 2, "/a": 1, "/b": 1}
-    assert dropped == {pages.url + "/a": 2, pages.url + "/b": 1}
-    assert crawler.stats.get_value("dupefilter/filtered") == 3
-    assert crawler.stats.get_value("bloom/seen") == 3
-
-
-async def test_a_redirect_is_asked_about_again_when_another_worker_has_marked_its_page(
-    shared, server, key
-):
-    """This worker took the page from the queue and knows no mark of it."""
-    bounce = {"/bounce": lambda _, cookie: [] if cookie else "/bounce"}
-    with Pages({"/": ["/bounce"], **bounce}) as pages:
-        await crawl(Leaving, shared | ONE, url=pages.url + "/")
-        assert pages.hits == {"/": 1}
-        crawler = await crawl(Nothing, shared)
-        assert pages.hits == {"/": 1, "/bounce": 2}
-    assert crawler.spider.parsed == [pages.url + "/bounce"]
-    assert left(server, key) == (0, 0, 0)
-
-
-async def test_a_request_that_older_code_cannot_read_is_not_lost(shared, server, key, caplog):
-    class Newer(Leaving):
-        def parse(self, response):
-            for request in super().parse(response):
-                yield request.replace(callback=self.newer)
-
-        def newer(self, response):
-            self.parsed.append(response.url)
-
-    with Pages(fan("a")) as pages:
-        await crawl(Newer, shared | ONE, url=pages.url + "/")
-        older = await crawl(Nothing, shared)
-        assert older.stats.get_value("finish_reason") == "finished"
-        assert left(server, key) == (0, 0, 1)
-        assert caplog.text.count("cannot be read by this worker") == 1
-        assert "1 request listed: no worker could read it" in caplog.text
-    assert pages.hits == {"/": 1}
-
-
-@pytest.mark.parametrize("name", ["SomeLambdas", "Waiting", "Errors", "Ruled"])
-async def test_every_kind_of_spider_fetches_every_page(shared, proxy, server, key, name):
-    spider = getattr(kept_spiders, name)
-    kind = StormySite if name == "Errors" else LocalSite
-    with kind(pages=40, links=8) as pages:
-        settings = shared | {"BLOOM_REDIS_URL": proxy.url}
-        crawlers = [make_crawler(spider, settings) for _ in range(2)]
-        for each in crawlers:
-            each.spider_state = {}
-        await gatherResults([each.crawl(url=pages.url) for each in crawlers])
-    assert pages.missed == set()
-    if name not in ("Errors", "SomeLambdas"):  # what is held in memory is unique there only
-        assert set(pages.repeated) <= {0}  # which `Waiting` downloads by itself
-    waiting, taken, failed = left(server, key)
-    assert (waiting, taken) == (0, 0)
-    assert (failed > 0) is (name in ("Errors", "SomeLambdas"))  # callbacks of these raise
-    assert all(each.stats.get_value("finish_reason") == "finished" for each in crawlers)
-
-
 # Engine and extensions
-
-
-async def test_start_requests_wait_for_the_server(shared, server, key, monkeypatch):
-    """While the downloader is full, Scrapy reads them without giving the event loop a turn."""
-    monkeypatch.setattr(frontier, "MOST_UNSAID", FULL * EACH)
-    most = 0
-    read = threading.Event()
-
-    class Starting(Follower):
-        async def start(self):
-            nonlocal most
-            for number in range(START_REQUESTS):
-                most = max(most, number - (marked(server, key) if number % 100 == 0 else number))
-                yield Request(f"{self.url}?{number}")
-            read.set()
-
-        def parse(self, _):
-            raise CloseSpider("enough")
-
-    settings = shared | ONE | FIFO | {"DOWNLOAD_TIMEOUT": PATIENCE}
-    with Pages({"/": lambda *_: read.wait(PATIENCE) and []}) as pages:
-        crawler = await crawl(Starting, settings, url=pages.url + "/")
-    assert read.is_set()
-    assert 100 < most <= FULL + 1000
-    assert crawler.stats.get_value("finish_reason") == "enough"
-    # Whatever it received closed the spider, so nothing is done.
-    assert left(server, key) == (START_REQUESTS, 0, 0)
 
 
 async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server):
@@ -251,21 +130,6 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server
     assert crawler.stats.get_value("bloom/redis/outages", 0) == 0
     assert pages.missed == set()
     assert pages.repeated == {}
-
-
-async def test_a_pulse_tells_for_how_long_the_event_loop_is_blocked():
-    pulse, seen, done = Pulse(), [], threading.Event()
-
-    def watch():
-        until(lambda: pulse.blocked() > 0.2)
-        seen.append(pulse.stack())
-        done.set()
-
-    watched = deferToThread(watch)
-    until(done.is_set)
-    await watched
-    assert "until" in [frame.f_code.co_name for frame in seen[0]]
-    await deferToThread(until, lambda: pulse.blocked() < 0.1)
 
 
 @pytest.mark.each_scrapy
@@ -344,23 +208,12 @@ async def test_a_wrong_address_ends_the_crawl_with_one_line(caplog, monkeypatch)
     assert "Nothing has answered there for 1 s: check BLOOM_REDIS_URL" in line
 
 
-async def test_a_server_that_has_answered_is_waited_for_at_the_start(
-    own, own_server, caplog, monkeypatch
-):
-    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
-    own_server.client().config_set("min-replicas-to-write", 1)
-    with LocalSite(pages=5, links=2) as pages:
-        crawling = make_crawler(Follower, own).crawl(url=pages.url)
-        await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
-        assert not pages.hits
-        own_server.client().config_set("min-replicas-to-write", 0)
-        await crawling
-    assert pages.missed == set()
-
-
 @pytest.mark.each_scrapy
-async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_server, caplog, key):
+async def test_a_server_that_has_answered_is_waited_for_and_what_is_enqueued_meanwhile_is_kept(
+    own, own_server, caplog, key, monkeypatch
+):
     """By an extension, say. It went to Scrapy's memory queue, and closed the spider."""
+    monkeypatch.setattr(upkeep, "FIRST_ANSWER", 0.0)
     own_server.client().config_set("min-replicas-to-write", 1)
     dropped = []
     with Pages(fan("a", "early")) as pages:
@@ -370,6 +223,7 @@ async def test_what_is_enqueued_while_redis_is_being_opened_is_kept(own, own_ser
         )
         crawling = crawler.crawl(url=pages.url + "/")
         await deferToThread(until, lambda: "The crawl waits until it can be used" in caplog.text)
+        assert not pages.hits
         for _ in range(2):
             crawler.engine.crawl(Request(pages.url + "/early"))
         own_server.client().config_set("min-replicas-to-write", 0)

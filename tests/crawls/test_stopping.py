@@ -13,7 +13,7 @@ from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import Follower, crawl, download, kept, places, settings_at
+from support.crawling import Follower, crawl, download, kept, placed
 from support.graceful_stop import close
 from support.queues import left
 from support.sites import Pages, fan
@@ -26,10 +26,7 @@ from scrapy_bloom.signals import before_commit
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(params=places("kept job", "shared"))
-def storage(request):
-    """The settings of a crawl. What asks for them runs once for each place."""
-    return settings_at(request.param, request)
+storage = placed("kept job", "shared")
 
 
 def undone(storage):
@@ -173,19 +170,6 @@ async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(s
     assert undone(storage) == 0
 
 
-async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, caplog):
-    class Idle(Follower):
-        async def start(self):
-            yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-            yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-    with Pages({"/": []}) as site:
-        await crawl(Idle, storage, url=site.url + "/")
-    assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
-    assert caplog.text.count("Unable to serialize request") == 1
-
-
 @pytest.mark.each_scrapy
 async def test_a_start_request_that_is_held_keeps_no_page_in_flight(storage):
     both, sent = threading.Event(), threading.Event()
@@ -213,6 +197,19 @@ async def test_a_start_request_that_is_held_keeps_no_page_in_flight(storage):
         assert undone(storage) == 0
         await crawl(Both, storage, url=site.url)
     assert site.hits == {"/a": 1, "/b": 1}
+
+
+async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, caplog):
+    class Idle(Follower):
+        async def start(self):
+            yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+            yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+    with Pages({"/": []}) as site:
+        await crawl(Idle, storage, url=site.url + "/")
+    assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
+    assert caplog.text.count("Unable to serialize request") == 1
 
 
 async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job):
@@ -399,19 +396,3 @@ async def test_each_file_of_a_feed_in_batches_is_repaired(job, tmp_path):
         first, *lines = (tmp_path / f"{batch}.jsonl").read_text().splitlines()
         assert first == cut
         assert len([json.loads(line)["url"] for line in lines]) == items
-
-
-async def test_an_item_that_one_feed_cannot_write_stays_in_the_others(storage, tmp_path):
-    class Odd(Items):
-        def parse(self, response):
-            for item in super().parse(response):
-                if isinstance(item, dict) and response.url.endswith("/1"):
-                    item["odd"] = object()
-                yield item
-
-    feeds = {str(tmp_path / "items.csv"): {"format": "csv", "fields": ["url"]}}
-    feeds[str(tmp_path / "items.jsonl")] = {"format": "jsonlines"}
-    with Pages(fan(*range(5))) as site:
-        await crawl(Odd, storage | {"FEEDS": feeds}, url=site.url + "/")
-    assert len({*(tmp_path / "items.csv").read_text().splitlines()}) == 7
-    assert len((tmp_path / "items.jsonl").read_text().splitlines()) == 5

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from scrapy import Request, Spider
-from support.crawling import crawl, places, settings_at
+from support.crawling import crawl, placed, settings_at
 from support.sites import Pages, fan
 
 from scrapy_bloom.crawl import whose
@@ -62,36 +62,25 @@ def test_arguments_are_what_the_constructors_name_or_else_all(kind, given, noted
     assert whose.writer_of(kind(**given)) == f"{__name__}.{kind.__name__} {noted}".rstrip()
 
 
-HARMLESS = [
-    "books",
-    "Toys, Games/new",
-    "B\u00fccher",
-    "\u672c",
-    "",
-    "3",
-    -2,
-    1.5,
-    True,
-    "2026-11-28",
-]
-HARMLESS += ["shop.example", "de_AT"]
+HARMLESS = ["books", "Toys, Games/new", "B\u00fccher", "\u672c", "", "3", -2, 1.5, True]
+HARMLESS += ["2026-11-28", "shop.example", "de_AT"]
 HIDDEN = ["hunter2", "eyJhbGciOiJIUzI1NiJ9.e30", "4111-1111-1111-1111", "x" * 30, "a " * 31]
 HIDDEN += ["Bearer abc123", "redis://me:word@host/", "550e8400-e29b-41d4", "AbCdEfGh", "\x1b[31m"]
 
 
-@pytest.mark.parametrize("value", HARMLESS)
-def test_values_that_look_harmless_are_noted(value):
-    assert whose.writer_of(Simple(given=value)).endswith(f" given={value!r}")
+SECRET = "pwd", "auth", "session", "api_key", "PASSWORD", "user", "pin"
 
 
-@pytest.mark.parametrize("value", HIDDEN)
-def test_of_others_only_the_name_is_noted(value):
-    assert whose.writer_of(Simple(given=value)).endswith(" given=\u2026")
-
-
-@pytest.mark.parametrize("name", ["pwd", "auth", "session", "api_key", "PASSWORD", "user", "pin"])
-def test_of_what_may_be_secret_only_the_name_is_noted(name):
-    assert whose.writer_of(Simple(**{name: "word"})).endswith(f" {name}=\u2026")
+@pytest.mark.parametrize(
+    ("name", "value", "noted"),
+    [
+        *(("given", value, repr(value)) for value in HARMLESS),
+        *(("given", value, "\u2026") for value in HIDDEN),
+        *((name, "word", "\u2026") for name in SECRET),
+    ],
+)
+def test_values_that_look_harmless_are_noted_and_of_others_only_the_name(name, value, noted):
+    assert whose.writer_of(Simple(**{name: value})).endswith(f" {name}={noted}")
 
 
 def test_a_spider_of_a_script_is_told_by_the_name_of_the_file(monkeypatch):
@@ -100,10 +89,7 @@ def test_a_spider_of_a_script_is_told_by_the_name_of_the_file(monkeypatch):
     assert whose.writer_of(Simple()) == "shop.py.Simple"
 
 
-@pytest.fixture(params=places("kept job", "job", "shared"))
-def storage(request):
-    """The settings of a crawl, for each place that notes it."""
-    return settings_at(request.param, request)
+storage = placed("kept job", "job", "shared")
 
 
 async def test_another_class_or_other_arguments_are_warned_of(storage, caplog):

@@ -119,6 +119,21 @@ def at(*names):
     return pytest.mark.parametrize("place", places(*names), indirect=True)
 
 
+def placed(*names):
+    """Return a fixture: the settings of a crawl, for each of these places."""
+
+    @pytest.fixture(params=places(*names))
+    def place(request):
+        return settings_at(request.param, request)
+
+    return place
+
+
+def target_of(settings):
+    """Return how commands name a crawl with these settings."""
+    return settings.get("JOBDIR") or f"{settings['BLOOM_REDIS_URL']}#{settings['BLOOM_REDIS_KEY']}"
+
+
 def make_crawler(spider, settings=None):
     """Return a crawler of the spider class with our filter, by default under Scrapy's scheduler."""
     quick = {"TELNETCONSOLE_ENABLED": False, "DOWNLOAD_DELAY": 0, "SCHEDULER": SCRAPYS}

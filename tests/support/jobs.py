@@ -6,15 +6,25 @@ import time
 from queuelib.queue import LifoDiskQueue
 from scrapy import Request
 from scrapy.utils.test import get_crawler
+from testbed.localredis import keys
 
 from scrapy_bloom import CanonicalRequestFingerprinter
+from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import APART, Reason
 from scrapy_bloom.local.job import Identity, Job
 from scrapy_bloom.local.later import LATER, note_hold, waiting_body
 from scrapy_bloom.local.notes import FILTER, REQUESTS
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.packing import Packing
+from scrapy_bloom.redis.plan import Plan
+from scrapy_bloom.redis.wire import Call, Failing
+from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
 SPIDER = "books"
+mark_of = CanonicalRequestFingerprinter().fingerprint
 NAME = "bloom.sqlite"
 
 
@@ -65,6 +75,52 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), hol
         note_hold(job.store, slot, time.time() + seconds)
     job.close()
     return folder
+
+
+def list_failed(store, request, kind="503", message="", tries=1, date=None):
+    """List a request in a job as it is after so many runs in which it has failed."""
+    date = time.time() if date is None else date
+    body = stored(request)
+    row = store.push(store.queue("0", None), body)
+    for run in range(1 - tries, 1):
+        failed = Failed.of(body, Reason(kind, message), date + run * APART)
+        body = failed.body
+    store.fail(row, failed)
+
+
+class SharedCrawl:
+    """A crawl in Redis with one worker, which a test leads."""
+
+    def __init__(self, server, order="lifo"):
+        key = next(keys)
+        self.target = f"{server.url}#{key}"
+        self._link = Link(Server(server.url), 10.0)
+        plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order=order)
+        self.worker = Worker(self._link, key, plan)
+
+    def offer(self, *requests, due=0.0):
+        """Add requests, in the slot of one host."""
+        entries = []
+        for each in requests:
+            mark = None if each.dont_filter else mark_of(each)
+            letter = "p" if mark is None else "f"
+            entries.append(Entry(letter, mark, packed(each), slot=b"books.test", due=due))
+        self.worker.call(Call(entries))
+
+    def take(self, count):
+        taken = []
+        while len(taken) < count:
+            taken += self.worker.call(Call(take=count - len(taken))).taken
+        return taken
+
+    def fail(self, taken, reason):
+        failed = Failed.of(taken.body, reason, time.time(), self.worker.name, **IN_REDIS)
+        taken.body = failed.body
+        self.worker.call(Call(failures=[Failing(taken.id, b"", failed, taken)]))
+
+    def close(self):
+        self.worker.leave()
+        self._link.close()
 
 
 def stored(request):

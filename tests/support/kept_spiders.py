@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 from zlib import crc32
 
 from scrapy import Request
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
@@ -86,17 +86,6 @@ class Waiting(ItemSpider):
         for href in links[1::2]:
             yield response.follow(href)
         yield {"url": response.url}
-
-
-class Swarm(Follower):
-    """Its first page leads to `SWARM` requests at once, and there it stops."""
-
-    name = "swarm"
-
-    def parse(self, response):
-        for number in range(self.settings.getint("SWARM")):
-            yield response.follow(f"/page/{number}")
-        raise CloseSpider("enough")
 
 
 class Hosts(ItemSpider):

@@ -1,27 +1,35 @@
 """A filter without a crawl, as it is beside another scheduler."""
 
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 
-from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.dupefilter import Checks
-from scrapy_bloom.local.plain import PlainFilter
+from scrapy_bloom import BloomDupeFilter
 from support.jobs import SPIDER
 
 
-def open_session(settings=None):
-    """Return what checks the requests of a crawl, which closes its filter, too; and its crawler."""
-    crawler = get_crawler(settings_dict=settings)
-    report = Report(crawler)
-    filter_ = PlainFilter(crawler, SPIDER, report, unclean=False)
-    checks = Checks(crawler, filter_.identifier, report, filter_.filter, shared=False)
-    checks.close = filter_.close
-    return checks, crawler
+class Books(Spider):
+    name = SPIDER
+
+
+class Session:
+    """A filter as a crawl has it, between its opening and its close."""
+
+    def __init__(self, settings=None):
+        self.crawler = get_crawler(Books, settings)
+
+    def __enter__(self):
+        self.filter = BloomDupeFilter.from_crawler(self.crawler)
+        self.filter.open()
+        return self
+
+    def __exit__(self, *_):
+        self.filter.close("finished")
+
+    def seen(self, *pages):
+        """Return for each of some URLs or requests whether it was seen, one after the other."""
+        requests = (Request(page) if isinstance(page, str) else page for page in pages)
+        return [self.filter.request_seen(request) for request in requests]
 
 
 def page(name, **more):
     return Request(f"https://example.com/{name}", **more)
-
-
-def check_all(session, requests):
-    return [session.check(request) for request in requests]

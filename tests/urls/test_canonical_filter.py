@@ -3,12 +3,12 @@
 import logging
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
-from scrapy.utils.test import get_crawler
+from support.sessions import Session
 
-from scrapy_bloom import BloomDupeFilter, CanonicalRequestFingerprinter
+from scrapy_bloom import CanonicalRequestFingerprinter
 
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
@@ -16,31 +16,10 @@ TRACKED = "http://example.com/a?utm_source=x"
 TRACKED_TOO = "http://example.com/a?utm_source=y"
 
 
-class Books(Spider):
-    name = "books"
-
-
-class Crawl:
-    """A filter as a crawl has it, between its opening and its close."""
-
-    def __init__(self, settings):
-        self.crawler = get_crawler(Books, settings)
-
-    def __enter__(self):
-        self.filter = BloomDupeFilter.from_crawler(self.crawler)
-        self.filter.open()
-        return self
-
-    def __exit__(self, *_):
-        self.filter.close("finished")
-
-    def seen(self, *urls, **meta):
-        return [self.filter.request_seen(Request(url, meta=meta)) for url in urls]
-
-    def stats(self):
-        stats = self.crawler.stats.get_stats()
-        prefix = "bloom/canonical/"
-        return {key.removeprefix(prefix): n for key, n in stats.items() if key.startswith(prefix)}
+def stats_of(crawl):
+    stats = crawl.crawler.stats.get_stats()
+    prefix = "bloom/canonical/"
+    return {key.removeprefix(prefix): n for key, n in stats.items() if key.startswith(prefix)}
 
 
 def test_a_setting_of_each_kind_reaches_the_filter():
@@ -50,7 +29,7 @@ def test_a_setting_of_each_kind_reaches_the_filter():
         "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
         "BLOOM_CANONICAL_RULES": '{"example.org": {"steps": ["www"], "level": "scrapy"}}',
     }
-    with Crawl(settings) as crawl:
+    with Session(settings) as crawl:
         assert crawl.seen(PLAIN, f"{PLAIN}?sid=1&x_1=2", TRACKED) == [False, True, True]
         assert crawl.seen(f"{PLAIN}?utm_id=1") == [False]
         assert crawl.seen("http://example.org/", "http://www.example.org/") == [False, True]
@@ -58,10 +37,10 @@ def test_a_setting_of_each_kind_reaches_the_filter():
 
 
 def test_steps_are_counted():
-    with Crawl({"BLOOM_CANONICAL": "usual"}) as crawl:
+    with Session({"BLOOM_CANONICAL": "usual"}) as crawl:
         crawl.seen(PLAIN, TRACKED, TRACKED_TOO, PORT, PLAIN)
         crawl.seen("http://example.com:80/b?utm_id=1", "http://example.com/b")
-        assert crawl.stats() == {"tracking": 3, "default_port": 2}
+        assert stats_of(crawl) == {"tracking": 3, "default_port": 2}
 
 
 def test_a_job_resumed_with_other_rules_is_reported(tmp_path, caplog):
@@ -74,7 +53,7 @@ def test_a_job_resumed_with_other_rules_is_reported(tmp_path, caplog):
         ({"BLOOM_CANONICAL_RULES": {"example.com": {"steps": ["www"]}}}, 1),
     ):
         caplog.clear()
-        with caplog.at_level(logging.WARNING), Crawl(job | settings) as crawl:
+        with caplog.at_level(logging.WARNING), Session(job | settings) as crawl:
             crawl.seen(PLAIN)
         said = [r.getMessage() for r in caplog.records if "was filled with" in r.getMessage()]
         assert len(said) == expected
@@ -91,7 +70,7 @@ def test_the_fingerprinter_may_serve_all_of_scrapy():
             return super().resolve(request)
 
     settings = {"REQUEST_FINGERPRINTER_CLASS": Asked, "BLOOM_CANONICAL": "usual"}
-    with Crawl(settings) as crawl:
+    with Session(settings) as crawl:
         fingerprinter = crawl.crawler.request_fingerprinter
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
@@ -109,12 +88,12 @@ class FirstPathSegment(CanonicalRequestFingerprinter):
 def test_a_subclass_that_overrides_fingerprint_decides_and_its_job_names_it(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path), "BLOOM_CANONICAL": "usual"}
     own = job | {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment"}
-    with Crawl(own) as crawl:
+    with Session(own) as crawl:
         assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c") == [False, True]
         assert crawl.seen(f"{PORT}?utm_id=1", f"{PLAIN}z") == [True, False]
-    with Crawl(own) as crawl:
+    with Session(own) as crawl:
         assert crawl.seen(PLAIN) == [True]
-    with pytest.raises(CloseSpider), Crawl(job):
+    with pytest.raises(CloseSpider), Session(job):
         pass
     assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text
 
@@ -125,5 +104,5 @@ def test_a_subclass_that_overrides_fingerprint_is_shown_the_url_as_it_is():
             return request.url.encode()
 
     settings = {"REQUEST_FINGERPRINTER_CLASS": Verbatim, "BLOOM_CANONICAL": "usual"}
-    with Crawl(settings) as crawl:
+    with Session(settings) as crawl:
         assert crawl.seen(PLAIN, TRACKED, TRACKED) == [False, False, True]

@@ -13,23 +13,16 @@ from filelock import FileLock
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
-from support.jobs import IN_REDIS, SPIDER, kept_job, open_job, packed, stored, stored_job
+from support.jobs import SPIDER, SharedCrawl, kept_job, list_failed, open_job, stored_job
 from support.processes import Run, environment, run_line
 from support.queues import Crawler
 from testbed.localredis import keys
 
 from scrapy_bloom.commands import VERBS, runner
-from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local import job as job_module
 from scrapy_bloom.local.job import LOCK, lock_job
 from scrapy_bloom.local.notes import PID
-from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.wire import Call, Failing
-from scrapy_bloom.redis.worker import Worker
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
@@ -166,24 +159,6 @@ def test_plan_begins_with_what_the_settings_say_and_says_so(bloom):
     assert (code, notes, line.split()[3]) == (0, [], "1,000,000")
 
 
-def test_the_requests_of_a_job_are_shown(bloom, job):
-    known, again = fingerprints(50), fingerprints(2, "b")
-    kept = kept_job(job.parent / "kept", known=known, withheld=again, urls=URLS)
-    assert bloom("forget kept -", stdin=hexadecimal(known[40:]))[0] == 0
-    again += known[40:]
-    before = everything(kept)
-    shown = fields(bloom("info kept")[1])
-    assert (shown["waiting"], shown["in flight"]) == ("20", "0")
-    code, lines, _ = bloom("queue kept --peek 3")
-    assert (code, lines[0]) == (0, "20 requests to be fetched, 0 of them in flight")
-    assert [line.split()[-1] for line in lines[-3:]] == URLS[:-4:-1]
-    assert bloom("queue kept --failed")[:2] == (0, ["No request is on the failed list."])
-    assert seen(bloom, "kept", again) == [False] * 12  # the requests of two are lost
-    assert all(seen(bloom, "kept", known[:40]))
-    assert told(bloom, "kept")["items"] == 40
-    assert everything(kept) == before
-
-
 def test_the_docs_show_what_the_commands_print(bloom, job):
     kept_job(job.parent / "job2", known=fingerprints(334), urls=URLS, spider="site")
     (job.parent / "job2").rename(job / "job")
@@ -225,28 +200,18 @@ KINDS = ["503"] * 12 + ["ValueError in parse"] * 8
 
 def failing(name, server, kinds=KINDS, message="for a test"):
     """Make a crawl in a job directory or in Redis whose pages have failed; return its target."""
-    failures = [Reason(kind, message) for kind in kinds]
     if name == "kept":
         job = open_job(Path(name), requests=True)
-        for url, failure in zip(URLS, failures, strict=True):
-            row = job.store.push(job.store.queue("0", None), stored(Request(url)))
-            job.store.fail(row, Failed.of(stored(Request(url)), failure, time.time()))
+        for url, kind in zip(URLS, kinds, strict=True):
+            list_failed(job.store, Request(url), kind, message)
         job.close()
         return name
-    key = next(keys)
-    link = Link(Server(server.url), 5.0)
-    plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="lifo")
-    shared = Worker(link, key, plan)
-    shared.call(Call([Entry("p", None, packed(Request(url))) for url in URLS]))
-    lost = []
-    for taken, failure in zip(shared.call(Call(take=20)).taken, failures, strict=True):
-        failed = Failed.of(taken.body, failure, time.time(), shared.name, **IN_REDIS)
-        taken.body = failed.body
-        lost.append(Failing(taken.id, b"", failed, taken))
-    shared.call(Call(failures=lost))
-    shared.leave()
-    link.close()
-    return f"{server.url}#{key}"
+    shared = SharedCrawl(server)
+    shared.offer(*(Request(url, dont_filter=True) for url in URLS))
+    for taken, kind in zip(shared.take(20), kinds, strict=True):
+        shared.fail(taken, Reason(kind, message))
+    shared.close()
+    return shared.target
 
 
 @pytest.mark.parametrize("place", ["kept", "redis"])

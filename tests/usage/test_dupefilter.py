@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 import scrapy
-from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.statscollectors import MemoryStatsCollector
@@ -14,11 +13,10 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, Project, crawl
 from support.filters import contents
-from support.sessions import open_session
+from support.sessions import Session, page
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
-from scrapy_bloom.crawl.report import Verdict
 from scrapy_bloom.local.job import new_filter
 from scrapy_bloom.settings import Settings
 
@@ -28,10 +26,6 @@ def make_filter(settings=None, spider=None):
     ours = {"DUPEFILTER_CLASS": BloomDupeFilter}
     crawler = get_crawler(spider, {**ours, **(settings or {})})
     return build_from_crawler(Scheduler, crawler).df, crawler
-
-
-def page(number):
-    return Request(f"https://example.com/{number}")
 
 
 def messages(caplog, level, name="scrapy_bloom"):
@@ -223,9 +217,8 @@ async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path, caplog):
 
 def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
     """They would be forgotten without a word."""
-    session, _ = open_session({"JOBDIR": str(tmp_path)})
-    session.check(page(1))
-    session.close()
+    with Session({"JOBDIR": str(tmp_path)}) as session:
+        session.seen(page(1))
     before = contents(tmp_path)
     nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
     dupefilter = BloomDupeFilter.from_crawler(get_crawler(settings_dict=nowhere))
@@ -234,6 +227,5 @@ def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
     assert "a filter in Redis would suppress pages" in caplog.text
     assert "BLOOM_BACKEND = 'local'" in caplog.text
     assert contents(tmp_path) == before
-    session, _ = open_session({**nowhere, "BLOOM_BACKEND": "local"})
-    assert session.check(page(1)) is Verdict.SEEN
-    session.close()
+    with Session({**nowhere, "BLOOM_BACKEND": "local"}) as session:
+        assert session.seen(page(1)) == [True]

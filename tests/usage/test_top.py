@@ -9,26 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from unicodedata import category
 
 import pytest
 from scrapy import Request
-from support.crawling import KEPT, at, crawl
-from support.jobs import kept_job, open_job, stored
+from support.crawling import at, crawl, target_of
+from support.internals import stop_beating
+from support.jobs import kept_job, list_failed, open_job
+from support.lease_times import all_are_well, shift_leases
 from support.processes import environment, run_line
 from support.queues import Crawler
-from support.redis_crawls import Crawl, reach
 from support.waiting import until
 from testbed.localredis import LocalRedis, keys
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import file
 from scrapy_bloom.commands.top import Rates
-from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.scrapy.downloads import Pace
 
 pytest.importorskip("rich")
@@ -233,9 +232,7 @@ def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
     for number in range(20):
         assert crawl.store.filter.add(b"%020d" % number) is False
     for kind in ("503", "503", "ValueError in parse"):
-        request = stored(Request("http://a.test/"))
-        row = crawl.store.push(crawl.store.queue("0", None), request)
-        crawl.store.fail(row, Failed.of(request, Reason(kind, ""), 1.7e9))
+        list_failed(crawl.store, Request("http://a.test/"), kind, date=1.7e9)
     crawl.store.commit()
     shown = told(bloom, tmp_path / "kept")
     whole = told(bloom, tmp_path / "kept", "info")
@@ -276,9 +273,28 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
     assert slots["b.test"]["wait"] > slots["a.test"]["wait"]
 
 
+def test_a_look_tells_who_is_silent_and_who_is_dead(bloom, server):
+    key = next(keys)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Crawler(server.url, key)) for _ in range(3)]
+        workers[0].offer(*range(3))
+        for worker, seconds in zip(workers, (0, 19, 3600), strict=True):
+            assert worker.take(1)
+            stop_beating(worker.queue.link)
+            shift_leases(server, key, -seconds, worker.queue.worker.name)
+        all_are_well(server, key)
+        workers[0].queue.worker.beat()
+        looked = {row["name"]: row for row in told(bloom, f"{server.url}#{key}")["workers"]}
+        well, silent, dead = (looked[worker.queue.worker.name] for worker in workers)
+    assert [row["in_flight"] for row in (well, silent, dead)] == [1, 1, 0]
+    assert silent["silent"] > well["silent"] + 18
+    assert well["dead"] == silent["dead"] == 0
+    assert dead["dead"] > 1e9
+
+
 @at("kept job", "shared")
 async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
-    target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+    target = target_of(place)
     with LocalSite(pages=30, links=6) as site:
         runs = [await crawl(settings=place, url=site.url, filtered=False) for _ in range(2)]
     seen = [run.stats.get_value("bloom/seen") for run in runs]
@@ -300,34 +316,6 @@ def test_a_killed_run_has_counted_its_duplicates(bloom, project):
         project.kill_at(60, site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.02)
     account = told(bloom, project.job)["account"]
     assert account["seen"] > account["done"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("short_leases")
-def test_the_view_tells_of_a_fleet_with_a_frozen_and_a_killed_worker(bloom, server, tmp_path):
-    server.client().flushall()
-    target = f"{server.url}#scrapybot:worker:bloom"
-    settings = KEPT | {"BLOOM_REDIS_URL": server.url}
-    with LocalSite(pages=20) as site, Crawl(site, server, tmp_path, **settings) as crawl:
-        workers = [crawl.join(arguments={"done": server.url}) for _ in range(3)]
-        reach(site, 20)
-        until(lambda: [row["dead"] for row in told(bloom, target)["workers"]] == [0, 0, 0])
-
-        def says(worker, word):
-            printed = bloom(f"top {target} --once --interval 0.1")[1]
-            return any(f":{worker.pid} " in line and word in line for line in printed)
-
-        for worker in workers:
-            worker.freeze()
-        for worker in workers:  # nobody takes them for dead
-            until(lambda worker=worker: says(worker, "SILENT for"))
-        workers[0].kill()
-        workers[2].send_signal(signal.SIGCONT)
-        for worker in workers[:2]:
-            until(lambda worker=worker: says(worker, "DEAD since"))
-        assert not says(workers[2], "DEAD")
-        until(lambda: told(bloom, target)["account"]["in_flight"] == 0)
-        workers[1].kill()
 
 
 # Terminals

@@ -10,33 +10,34 @@ from pathlib import Path
 
 import pytest
 from scrapy import Request
-from support.crawling import Follower, StartsNothing, at, crawl
-from support.jobs import IN_REDIS, SPIDER, kept_job, open_job, packed, stored, stored_job
+from support.crawling import Follower, StartsNothing, at, crawl, target_of
+from support.jobs import (
+    SharedCrawl,
+    kept_job,
+    list_failed,
+    mark_of,
+    open_job,
+    packed,
+    stored,
+    stored_job,
+)
 from support.sites import Pages
-from testbed.localredis import keys
 
-from scrapy_bloom import CanonicalRequestFingerprinter
 from scrapy_bloom.commands import pages, places, why
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.pages import read
-from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
-from scrapy_bloom.crawl.outcomes import APART, MOST_RUNS, Reason
+from scrapy_bloom.crawl.outcomes import MOST_RUNS, Reason
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.local.starts import Start
-from scrapy_bloom.redis.client import Server
-from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.wire import Call, Failing
-from scrapy_bloom.redis.worker import Worker
+from scrapy_bloom.redis.wire import Call
 
 pytestmark = pytest.mark.server
 
 SITE = "http://books.test"
-mark_of = CanonicalRequestFingerprinter().fingerprint
 
 AGAIN = (
     "the next run fetches it again; it is given up after 2 more failed runs, each at least an hour"
@@ -55,52 +56,9 @@ def request(path, **fields):
     return Request(f"{SITE}/{path}", **fields)
 
 
-def listed(body, kind="503", message="", tries=1, date=None, **form):
-    """Return a request as it is after so many runs in which it has failed."""
-    date = time.time() if date is None else date
-    for run in range(tries):
-        failed = Failed.of(
-            body, Reason(kind, message), date - (tries - 1 - run) * APART, "w7", **form
-        )
-        body = failed.body
-    return failed
-
-
-class Redis:
-    """A crawl in Redis, with one worker."""
-
-    def __init__(self, server):
-        self.target = f"{server.url}#{next(keys)}"
-        self._worker = Link(Server(server.url), 10.0)
-        plan = Plan(1000, 1e-6, project="shop", spider=SPIDER, order="fifo")
-        self.key = Worker(self._worker, self.target.partition("#")[2], plan)
-
-    def offer(self, *requests, due=0.0):
-        self.key.call(
-            Call(
-                [
-                    Entry("p", None, packed(each), slot=b"books.test", due=due)
-                    if each.dont_filter
-                    else Entry("f", mark_of(each), packed(each), slot=b"books.test", due=due)
-                    for each in requests
-                ]
-            )
-        )
-
-    def take(self, count):
-        taken = []
-        while len(taken) < count:
-            taken += self.key.call(Call(take=count - len(taken))).taken
-        return taken
-
-    def close(self):
-        self.key.leave()
-        self._worker.close()
-
-
 @pytest.fixture
 def redis(server):
-    redis = Redis(server)
+    redis = SharedCrawl(server, "fifo")
     yield redis
     redis.close()
 
@@ -125,8 +83,7 @@ def test_a_job_says_where_each_page_is(bloom):
         ("out", "503", "", 1),
         ("bug", "ValueError in parse", "no price", MOST_RUNS),
     ):
-        row = store.push(store.queue("0", None), stored(request(path)))
-        store.fail(row, listed(stored(request(path)), kind, message, tries))
+        list_failed(store, request(path), kind, message, tries)
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
     store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(done=True)
@@ -148,16 +105,15 @@ def test_a_job_says_where_each_page_is(bloom):
 def test_redis_says_where_each_page_is(bloom, redis):
     redis.offer(*map(request, ("flying", "out", "done")))
     flying, out, done = redis.take(3)
-    failed = listed(out.body, **IN_REDIS)
-    redis.key.call(Call(failures=[Failing(out.id, b"", failed, out)], ended={}))
+    redis.fail(out, Reason("503"))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
-    name, *_ = redis.key.name.rpartition(":")
+    name, *_ = redis.worker.name.rpartition(":")
     paths = "flying", "out", "a", "c", "login", "later", "never"
     flew, *others = told(bloom, redis.target, *paths)
     assert flew.startswith(f"in flight at worker {name}")
     assert others == [
-        f"failed @000 at worker w7: 503; {AGAIN}",
+        f"failed @000 at worker {name}: 503; {AGAIN}",
         "waiting",
         "waiting",
         "waiting",
@@ -165,7 +121,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
         "unknown",
     ]
     assert [each.id for each in (flying, done)]
-    redis.key.call(Call(holds={b"books.test": time.monotonic() + 300}))
+    redis.worker.call(Call(holds={b"books.test": time.monotonic() + 300}))
     (held,) = told(bloom, redis.target, "b")
     assert held == "waiting"
 
@@ -178,7 +134,15 @@ def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
     redis.take(1)
     redis.offer(request("later"), due=time.monotonic() + 900)
     server.client().execute_command(
-        *("ACL", "SETUSER", "reader", "reset", "on", ">pass", f"~{redis.key.place.split()[-1]}*"),
+        *(
+            "ACL",
+            "SETUSER",
+            "reader",
+            "reset",
+            "on",
+            ">pass",
+            f"~{redis.worker.place.split()[-1]}*",
+        ),
         *commands,
     )
     target = redis.target.replace("redis://", "redis://reader:pass@")
@@ -224,14 +188,6 @@ def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom,
     assert lines[1].split("  ")[1].strip() == f"{SITE}/0"  # what it stands as
 
 
-def test_what_cannot_be_decoded_hides_no_other_page(bloom):
-    job = open_job(Path("kept"), requests=True)
-    for body in (b"\x80nonsense", pickle.dumps({"url": "no url", "meta": 5}), stored(request("1"))):
-        job.store.push(job.store.queue("0", None), body)
-    job.close()
-    assert bloom(f"why kept {SITE}/1")[0] == 0
-
-
 def test_what_is_in_redis_is_neither_unpickled_nor_unmarshalled(bloom, redis, monkeypatch):
     """A stranger may have written it."""
     decoded = []
@@ -241,7 +197,7 @@ def test_what_is_in_redis_is_neither_unpickled_nor_unmarshalled(bloom, redis, mo
     there = stored(request("there"))
     bodies = [b"{ marshalled", there, packed(request("here", meta={ORIGINAL: there}))]
     entries = [Entry("p", None, body, slot=slot) for body in bodies for slot in (b"", b"slot")]
-    redis.key.call(Call(entries))
+    redis.worker.call(Call(entries))
     redis.take(2)
     assert bloom(f"why {redis.target} {SITE}/there {SITE}/here")[0] == 1
     assert decoded == []
@@ -271,19 +227,6 @@ def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):
     assert seen_at_lines == [0, 0]
 
 
-def test_looking_through_the_requests_shows_progress(bloom, monkeypatch):
-    asked = []
-
-    def progress(things, what):
-        asked.append(what)
-        yield from things
-
-    monkeypatch.setattr(why, "progress", progress)
-    kept_job(Path("kept"), urls=[f"{SITE}/1"])
-    bloom(f"why kept {SITE}/2")
-    assert asked == ["requests"]
-
-
 # The order of the queue
 
 
@@ -306,7 +249,7 @@ class Resumes(StartsNothing, Follower):
 
 @at("kept job", "shared")
 async def test_the_queue_is_shown_in_the_order_in_which_the_next_run_fetches_it(bloom, place):
-    target = place.get("JOBDIR") or f"{place['BLOOM_REDIS_URL']}#{place['BLOOM_REDIS_KEY']}"
+    target = target_of(place)
     pages = {f"/{number}": [f"/{number}/{link}" for link in "ab"] for number in range(9)}
     leaves = {path: [] for links in pages.values() for path in links}
     settings = place | {"CONCURRENT_REQUESTS": 1}
