@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.history import START
+from scrapy_bloom.crawl.history import ORIGINAL, START
 from scrapy_bloom.crawl.outcomes import Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.downloads import Downloads
@@ -77,9 +77,10 @@ class RedisBackend(Backend):
         self._queue, self._worker, self._packing = queue, queue.worker, packing
         self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
+        self._in_flight = crawl.in_flight
         self._turns = Turns(engine, self._downloads, report)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
-        self._pacing = Pacing(self._turns, crawl.in_flight, most)
+        self._pacing = Pacing(self._turns, self._in_flight, most)
         self._starts = StartRunner(engine, crawl.spider)
         self._listing = Listing(
             *(self._worker, crawl.spider, packing, self._turns, crawl.identifier)
@@ -93,7 +94,7 @@ class RedisBackend(Backend):
         report_crawl(report, crawl.identifier, queue)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
-        self._hang = Hang(queue.link, self._worker, crawl.in_flight, self._listing)
+        self._hang = Hang(queue.link, self._worker, self._in_flight, self._listing)
         engine.before_closing(self._let_pipelines_block)
 
     @classmethod
@@ -130,6 +131,8 @@ class RedisBackend(Backend):
         entry = Entry(
             op, mark, body, request.priority, max_age, slot=slot, due=not_before, start=start
         )
+        if ORIGINAL in request.meta and (origin := self._in_flight.origin_of(request)) is not None:
+            entry.instead = origin.taken  # else one page counts as two until the next call
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:

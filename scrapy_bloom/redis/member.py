@@ -40,6 +40,8 @@ class Entry:
         due: before when the request must not be sent, by ``time.monotonic()``; 0 for no such time.
         start: 16 bytes that identify a start request, which each run and worker may send; else
             empty.
+        instead: what this worker has taken and the request stands for, as a retry does: if that is
+            queued, this is taken no more.
     """
 
     op: str
@@ -51,6 +53,7 @@ class Entry:
     slot: bytes = b""
     due: float = 0.0
     start: bytes = b""
+    instead: Taken | None = None
 
     @property
     def queued(self) -> tuple[bytes, bytes]:

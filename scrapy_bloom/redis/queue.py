@@ -222,6 +222,7 @@ class SharedQueue:
             self.next_call = Call(paces=call.paces | self.next_call.paces)
             self.taken = set()
             return
+        self.taken.difference_update(each.instead for each, seen in answer.verdicts if not seen)
         self.taken.update(answer.taken)
         self.offering -= len(call.entries)
         self.unsaid -= sum(len(entry.body) + EACH for entry in call.entries)

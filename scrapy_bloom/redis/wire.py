@@ -178,6 +178,7 @@ class Call:
             "alone": self.alone,
             "pushed": [part for entry in self.entries if entry.op in "fp" for part in entry.queued],
             "starts": {number: entry.start for number, entry in numbered if entry.start},
+            "instead": {number: each.instead.id for number, each in numbered if each.instead},
             "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
             "not_kept": self.not_kept,

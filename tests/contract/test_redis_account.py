@@ -8,7 +8,7 @@ import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.lease_times import let_die
 from support.proxy import Proxy
-from support.queues import Crawler, account, exchange, parts_of
+from support.queues import Crawler, account, exchange, mark_of, parts_of
 from support.redis_plan import name_of
 
 from scrapy_bloom.crawl import outcomes
@@ -50,6 +50,20 @@ def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(server, join,
     other = join()
     assert sorted(other.take(4)) == [*"abcd"]
     assert account(server, key).in_flight == 4
+
+
+def test_what_stands_for_a_page_takes_its_place_once_it_is_queued(server, join, key):
+    """A retry, or a redirect; one that is seen is not queued."""
+    worker = join()
+    worker.offer(*"ab")
+    worker.take(2)
+    page = worker.have["a"]
+    for op, mark, then in (("f", mark_of("b"), (0, 2)), ("p", None, (1, 1))):
+        worker.queue.offer(Entry(op, mark, b"c", instead=page))
+        worker.say()
+        assert parts_of(account(server, key)) == (0, 0, 0, *then)
+    worker.queue.end(page)
+    assert not worker.queue.has_work
 
 
 def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):
@@ -152,10 +166,12 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
         assert before - failed < 100  # one walk of a hash may return some more than asked for
         before = failed
         order += [each.body.decode() for each in answer.taken]
+        if len(order) == 40:  # what fails in this run waits for the next one
+            worker.fail(*worker.have)
         worker.done()
     assert len(order) == len({*order}) == 450
     assert told == 300
-    assert account(server, key).done == 450
+    assert parts_of(account(server, key)) == (410, 0, 40, 0, 0)
     late = [place for place, name in enumerate(order) if name.startswith("new")]
     assert late[40] < 60
 

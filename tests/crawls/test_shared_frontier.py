@@ -19,7 +19,7 @@ from support.crawling import (
 )
 from support.graceful_stop import Stopping, resumes_well
 from support.lease_times import all_are_well, shift_leases
-from support.queues import left
+from support.queues import account, left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
 from testbed.in_flight import taken_by
@@ -91,6 +91,18 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, ser
 
 
 # What pages lead to
+
+
+async def test_a_page_that_is_retried_counts_once_at_any_time(shared, server, key):
+    pages = []
+
+    def flaky(*_):
+        pages.append(account(server, key).pages)
+        return 503 if len(pages) < 3 else []
+
+    with Pages({"/": ["/flaky"], "/flaky": flaky}) as site:
+        await crawl(Follower, shared, url=site.url + "/")
+    assert pages == [2, 2, 2]
 
 
 @pytest.mark.each_scrapy

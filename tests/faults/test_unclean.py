@@ -1,6 +1,7 @@
 """What is moved away after a kill under Scrapy's scheduler, and what is never touched."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from queuelib.queue import LifoDiskQueue
@@ -93,6 +94,24 @@ def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(job, harm, wor
     assert f"{job / 'unclean' / '1'}" in record.message
     assert "scrapy_bloom.Scheduler" in record.message
     assert not set_aside_if_unclean(job, SPIDER)
+    assert_restored(job, 0)
+
+
+@pytest.mark.parametrize("moved", [1, 3])
+def test_a_move_that_was_interrupted_is_completed_by_the_next_run(job, monkeypatch, moved):
+    kill(job)
+    before, rename, left = contents(job), Path.rename, [*range(moved)]
+
+    def interrupted(path, to):
+        left.pop()
+        return rename(path, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(StateError):
+            set_aside_if_unclean(job, SPIDER)
+    assert set_aside_if_unclean(job, SPIDER)
+    assert contents(job / "unclean" / "1") | contents(job / "unclean" / "2") == before
     assert_restored(job, 0)
 
 

@@ -23,6 +23,7 @@
 --   ages        maximum ages in seconds, by item. Items are the entries with probes, from 1
 --   pushed      for each entry "f" and "p" its head up to the priority, and its body
 --   starts      for each start request that may have come before 16 bytes, by entry, from 1
+--   instead     ids of what this worker has taken, by the entry that stands for it: if that is queued, it has ended
 --   waits       for how many seconds a request may not be sent yet, by entry
 --   holds_version  what came with the last `held`; "0" if the worker has none
 --   ended       what has become of pages, in groups: {letter, start, count, ids}. "d" done, "n" something else stands for
@@ -140,6 +141,7 @@ local function push()
           texts[#texts + 1], texts[#texts + 2] = id_of(head), body
         end
         some = true
+        if said.instead[entry] then remove(worker, said.instead[entry]) end
         if said.waits[entry] then
           call('ZADD', later, format_time(clock + said.waits[entry] * SECOND), head)
         else
