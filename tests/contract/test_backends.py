@@ -5,15 +5,13 @@ from math import inf
 
 import pytest
 from pytest_twisted import async_yield_fixture
-from support.backends import BySlot, InRedis, JobDirectory, Memory, Moved, Pages
+from support.backends import HOUR, BySlot, InRedis, JobDirectory, Memory, Moved, Pages
 from support.queues import mark_of
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED, Ended
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
-
-HOUR = 3600
 
 
 @async_yield_fixture(

@@ -2,160 +2,108 @@
 
 import sqlite3
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
-from scrapy import Request, Spider
-from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
-from scrapy.squeues import PickleFifoDiskQueue
-from scrapy.utils.test import get_crawler
-from support.internals import database_of
+from scrapy.pqueues import DownloaderAwarePriorityQueue
+from support.backends import HOUR, JobDirectory
+from support.internals import database_of, store_of
 from support.lines import lines_of
 
+from scrapy_bloom import stats
 from scrapy_bloom.crawl import later
-from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local import later as module
 from scrapy_bloom.local import queue
 from scrapy_bloom.local.later import stored_holds, stored_requests
-from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.store import Store
-
-
-def slot_of(request):
-    return request.meta.get("slot", "a")
-
-
-class Job:
-    """A job whose clocks are set by a test."""
-
-    def __init__(self, path, monkeypatch, priority=ScrapyPriorityQueue):
-        self.priority = priority
-        self.path, self.now, self.date = path, 1000.0, 1_700_000_000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(module.time, "time", lambda: self.date)
-        self.crawler = get_crawler(Spider)
-        downloader = SimpleNamespace(slots={}, get_slot_key=slot_of)
-        self.crawler.engine = SimpleNamespace(downloader=downloader)
-        self.store = None
-        self.open()
-
-    def open(self):
-        kind = QueueKind.of("", PickleFifoDiskQueue)
-        self.store = Store(self.path, LocalFilter())
-        classes = QueueClasses(self.priority, kind, None)
-        engine = SimpleNamespace(slot_of=slot_of)
-        self.queues = Queues(self.crawler, Spider("spider"), engine, self.store, classes)
-        self.queues.read_waiting()
-
-    def pass_time(self, seconds):
-        self.now, self.date = self.now + seconds, self.date + seconds
-
-    def push(self, *names, wait):
-        for name in names:
-            request = Request(f"http://a/{name}")
-            assert self.queues.push(request, self.now + wait)
-
-    def pop(self):
-        """Return the names of all requests that may be sent, in order."""
-        names = []
-        while (taken := self.queues.pop()) is not None:
-            names.append(taken[0].url.rpartition("/")[2])
-            self.store.delete(taken[1].row)
-        return names
-
-    def kill(self):
-        """Lose what was not committed, and open the job again."""
-        self.store.abandon()
-        self.open()
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
-    job = Job(tmp_path / "bloom.sqlite", monkeypatch)
-    yield job
-    job.store.abandon()
+def job(request):
+    return JobDirectory(request)
 
 
-@pytest.mark.parametrize(("shift", "left"), [(5, 5), (-3600, 10)])
-def test_what_waits_waits_on_in_the_next_run(job, shift, left):
+@pytest.mark.parametrize(("shift", "left"), [(5, 5), (-30, 10)])
+async def test_what_waits_waits_on_in_the_next_run(job, shift, left):
     """A clock that was set back while no crawl ran costs at most the wait."""
-    job.push("a", wait=10)
-    job.queues.hold("b", 20)
-    job.store.commit()
-    job.kill()
-    assert len(job.store) == job.queues.later == 1
-    job.date += shift  # the other clock begins anew
-    job.kill()
-    assert stored_holds(job.store.meta) == {"b": job.date + left + 10}
-    job.pass_time(left - 0.1)
-    assert job.pop() == []
-    job.pass_time(0.2)
-    assert job.pop() == ["a"]
-    assert job.queues.held == ["b"]
-    job.pass_time(10)
-    assert job.queues.held == []
+    run = await job.open()
+    await run.offer("a", wait=10 * HOUR)
+    run.backend.hold(run.request("b", host="b"), 20 * HOUR)
+    await run.say()
+    await job.kill()
+    wall = job.real[1]
+    job.real = job.real[0], lambda: wall() + shift * HOUR  # the other clock begins anew
+    run = await job.open()
+    assert len(run.backend) == run.backend.later == 1
+    for hours, names, held in ((left - 1, [], True), (2, ["a"], True), (10, [], False)):
+        job.wait(hours * HOUR)
+        assert await run.take() == names
+        assert bool(run.backend.held_until(run.request("b", host="b"))) is held
 
 
-def test_many_slots_that_are_left_alone_cost_nothing(tmp_path, monkeypatch):
+async def test_many_slots_that_are_left_alone_cost_nothing(job):
     """Each hold wrote all of them, and each request that was taken hid them and showed them."""
-    job = Job(tmp_path / "bloom.sqlite", monkeypatch, DownloaderAwarePriorityQueue)
-    sizes, lines = [], []
+    job.queue, sizes, lines = DownloaderAwarePriorityQueue, [], []
+    run = await job.open()
+    backend, store = run.backend, store_of(run.backend)
     for count in (1, 1000):
         for number in range(count):
-            held = f"held-{count}-{number}"
-            assert job.queues.push(Request("http://a/", meta={"slot": held}))
-            job.queues.hold(held, 10)
-        job.store.commit()
-        before = set(job.store.meta.items())
-        job.queues.hold("another", 10 + count)
-        sizes.append(sum(len(note) for _, note in {*job.store.meta.items()} - before))
-        assert job.queues.push(Request("http://a/", meta={"slot": "free"}))
-        lines.append(lines_of((later, module, queue), job.queues.pop))
+            await run.offer("a", host=f"held-{count}-{number}", filtered=False)
+            backend.hold(run.request("a", host=f"held-{count}-{number}"), HOUR)
+        await run.say()
+        before = {*store.meta.items()}
+        backend.hold(run.request("a", host="another"), (1 + count) * HOUR)
+        sizes.append(sum(len(note) for _, note in {*store.meta.items()} - before))
+        await run.offer("a", host="free", filtered=False)
+        lines.append(lines_of((later, module, queue), backend.take))
     assert sizes[1] < 20 * sizes[0]
     assert lines[1] == lines[0]
-    assert len(stored_holds(job.store.meta)) == 1002
-    job.store.abandon()
+    assert len(stored_holds(store.meta)) == 1002
 
 
-def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
-    for number in range(150):
-        assert job.queues.push(Request(f"http://a/{number}"))
-    job.queues.hold("a", 20)
+async def test_what_is_put_aside_is_bounded_and_moves_in_portions(job):
+    run = await job.open()
+    names = [*map(str, range(150))]
+    await run.offer(*names)
+    run.backend.hold(run.request("a"), HOUR)
     for count in 100, 150:
-        assert job.queues.pop() is None
-        assert (job.queues.later, len(job.store)) == (count, 150)
-    job.pass_time(21)
-    assert sorted([*job.pop(), *job.pop(), *job.pop()], key=int) == [*map(str, range(150))]
+        assert run.backend.take() is None
+        assert (run.backend.later, len(run.backend)) == (count, 150)
+    job.wait(2 * HOUR)
+    assert sorted(await run.take(), key=int) == names
 
 
-def test_what_cannot_be_read_stays_and_is_listed(job):
-    job.push("a", "b", wait=10)
-    job.store.commit()
-    with closing(sqlite3.connect(job.path)) as other:
+async def test_what_cannot_be_read_stays_and_is_listed(job):
+    run = await job.open()
+    await run.offer("a", "b", wait=HOUR)
+    await run.say()
+    with closing(sqlite3.connect(job.folder / "bloom.sqlite")) as other:
         other.execute(
             "UPDATE requests SET body = zeroblob(99) WHERE id = (SELECT min(id) FROM requests)"
         )
         other.commit()
-    assert [each.body is None for each in stored_requests(job.store)] == [True, False]
-    job.kill()
-    job.pass_time(11)
-    assert job.pop() == ["b"]
-    (error,) = job.queues.unreadable
-    assert "checksum" in str(error)
-    assert len(job.store) == 1
+    assert [each.body is None for each in stored_requests(store_of(run.backend))] == [True, False]
+    await job.kill()
+    run = await job.open()
+    job.wait(2 * HOUR)
+    assert await run.take() == ["b"]
+    assert run.crawler.stats.get_value(stats.UNREADABLE.key) == 1
+    run.end("b")
+    await run.say()
+    assert len(store_of(run.backend)) == 1
 
 
-def test_a_row_that_is_missing_is_damage(job):
-    job.push("a", wait=10)
-    job.store.commit()
-    database_of(job.store).execute("DELETE FROM requests")
-    job.pass_time(11)
-    with pytest.raises(sqlite3.DatabaseError, match="missing"):
-        job.queues.move_due()
+async def test_a_row_that_is_missing_is_damage(job):
+    run = await job.open()
+    await run.offer("a", wait=HOUR)
+    await run.say()
+    database_of(store_of(run.backend)).execute("DELETE FROM requests")
+    job.wait(2 * HOUR)
+    assert run.backend.take() is None
+    assert run.backend.broken
 
 
-def test_priorities_are_kept(job):
+async def test_priorities_are_kept(job):
+    run = await job.open()
     for priority in (-5, 7, 2**70):
-        assert job.queues.push(Request("http://a/", priority=priority), job.now + 5)
-    assert [each.priority for each in stored_requests(job.store)] == [-5, 7, 2**63 - 1]
+        await run.offer("a", wait=HOUR, filtered=False, priority=priority)
+    stored = stored_requests(store_of(run.backend))
+    assert [each.priority for each in stored] == [-5, 7, 2**63 - 1]

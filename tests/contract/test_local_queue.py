@@ -10,37 +10,13 @@ from scrapy import Request, Spider
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.squeues import FifoMemoryQueue, PickleFifoDiskQueue, PickleLifoDiskQueue
 from scrapy.utils.test import get_crawler
+from support.backends import JobDirectory
 
 from scrapy_bloom.crawl.scrapy.downloads import order_slots, put_slot, take_slot
-from scrapy_bloom.crawl.serialize import QueueKind
-from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local.queue import QueueClasses, Queues
-from scrapy_bloom.local.store import Store
-
-
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that opens the queues of a job, which ends as by a kill."""
-    opened = []
-
-    def make(priority=DownloaderAwarePriorityQueue, disk=PickleFifoDiskQueue):
-        for queues in opened:
-            queues.store.abandon()
-        store = Store(tmp_path / "bloom.sqlite", LocalFilter())
-        crawler = get_crawler(Spider)
-        engine = SimpleNamespace(slot_of=lambda request: request.url.split("/")[2])
-        downloader = SimpleNamespace(slots={}, get_slot_key=engine.slot_of)
-        crawler.engine = SimpleNamespace(downloader=downloader)
-        classes = QueueClasses(priority, QueueKind.of("", disk), None)
-        opened[:] = [Queues(crawler, Spider("spider"), engine, store, classes)]
-        return opened[0]
-
-    yield make
-    opened[0].store.abandon()
 
 
 @pytest.mark.parametrize("base", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
-def test_a_priority_queue_may_want_to_wait(make, base):
+async def test_a_priority_queue_may_want_to_wait(request, base):
     """It was asked again without end: nothing else ran any more, not even a signal handler."""
 
     class Waits(base):
@@ -51,30 +27,35 @@ def test_a_priority_queue_may_want_to_wait(make, base):
             assert self.waits > -9
             return super().pop() if self.waits < 0 else None
 
-    queues = make(Waits)
-    assert queues.push(Request("http://a/"))
-    assert [queues.pop() for _ in range(3)] == [None] * 3
-    assert len(queues) == queues.ready == 1
-    request, _ = queues.pop()
-    assert request.url == "http://a/"
+    job = JobDirectory(request)
+    job.queue = Waits
+    run = await job.open()
+    await run.offer("a")
+    assert [run.backend.take() for _ in range(3)] == [None] * 3
+    assert len(run.backend) == 1
+    assert run.backend.pending()
+    assert await run.take(1) == ["a"]
 
 
 @pytest.mark.parametrize("disk", [PickleFifoDiskQueue, PickleLifoDiskQueue])
-def test_what_waits_is_on_disk_however_large(make, disk):
+async def test_what_waits_is_on_disk_however_large(request, disk):
     """Requests were read ahead by their number, so that large ones filled the memory."""
-    queues = make(ScrapyPriorityQueue, disk)
+    job, names = JobDirectory(request), [*map(str, range(40))]
+    job.disk = disk
+    run = await job.open()
     tracemalloc.start()
-    for number in range(40):
-        meta = {"page": bytes(200_000), "number": number}
-        assert queues.push(Request(f"http://{number % 2}/", meta=meta))
-        queues.store.commit()
-    first = range(10) if disk is PickleFifoDiskQueue else range(30, 40)
+    for number, name in enumerate(names):
+        await run.offer(name, host=f"{number % 2}", meta={"page": bytes(200_000)})
+        await run.say()
+    first = names[:4] if disk is PickleFifoDiskQueue else names[-4:]
     for _ in range(2):
-        assert sorted(queues.pop()[0].meta["number"] for _ in range(10)) == [*first]
-        queues = make(ScrapyPriorityQueue, disk)
+        assert sorted(await run.take(4), key=int) == first
+        run.have.clear()
+        await job.kill()
+        run = await job.open()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 3_000_000  # the filter, and what SQLite gives
+    assert peak < 5_000_000  # four requests, the filter, and what SQLite gives
 
 
 @given(st.data())

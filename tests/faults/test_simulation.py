@@ -27,7 +27,13 @@ def simulate(folder, server, *arguments):
     return code, run.output + run.log
 
 
-@pytest.mark.parametrize("name", SHARED)
+ALSO = "kills", "roll-backs", "clocks", "keys lost", "outages", "stops"
+"""Sets whose faults "everything" has, too: those are for `make kills`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SHARED]
+)
 def test_no_page_is_lost_in_any_history(server, tmp_path, name):
     code, said = simulate(tmp_path, server.url, name, 0, HISTORIES)
     assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"
@@ -56,7 +62,7 @@ def test_controls_of_a_job_lose(tmp_path, name):
 
 
 def test_a_seed_is_one_history(server, tmp_path):
-    code, first = simulate(tmp_path, server.url, "everything", 2)
+    code, first = simulate(tmp_path, server.url, "all killed", 2)
     assert code == 0, first
     assert "finished" in first
-    assert simulate(tmp_path, server.url, "everything", 2) == (code, first)
+    assert simulate(tmp_path, server.url, "all killed", 2) == (code, first)

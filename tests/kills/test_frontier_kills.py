@@ -47,9 +47,13 @@ SERIES = {
     "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
 }
 STORMY = ("retries, power", "errors")
+ALSO = "async callbacks, one queue", "many hosts", "retries, power"
+"""Those that only `make kills` has."""
 
 
-@pytest.mark.parametrize("name", SERIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SERIES]
+)
 def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
     feed = project.folder / "items.jsonl"
     settings = {"FEEDS": f'{{"{feed}": {{"format": "jsonlines"}}}}'}

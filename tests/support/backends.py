@@ -29,6 +29,8 @@ from support.internals import clock_of_redis, queue_of
 from support.lease_times import let_die
 from support.queues import mark_of
 
+HOUR = 3600
+
 
 def slot_of(request):
     return request.url.split("/")[2]

@@ -56,6 +56,11 @@ def synchronous(crawler):
     return tuple(database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
 
 
+def store_of(backend):
+    """Return the store of a job, whose notes and rows nobody else shows as they are."""
+    return backend._store
+
+
 def database_of(store):
     """Return the connection of a store: what it writes is counted there, and a full disk begins."""
     return store._database
