@@ -134,28 +134,16 @@ def tend(shared):
         shared.keep_alive()
 
 
-def test_keys_are_made_before_the_slice_is_full(join):
-    shared = join()
-    shared.prepare()
-    mark(shared, CAPACITY - BATCH)
-    shared.keep_alive()
-    assert shared.link.changes[-1] == ("upkeep", 0)
-    assert len(shared.slices) == 1
-    mark(shared, BATCH)
-    tend(shared)
-    shared.link.changes.clear()
-    mark(shared, 2 * BATCH)
-    assert {name for name, _ in shared.link.changes} == {"call"}
-    assert len(shared.slices) == 2
-
-
-def test_keys_are_made_before_the_date_of_a_generation(server, join):
+@pytest.mark.parametrize("window", [None, WEEK])
+def test_keys_are_made_before_a_slice_is_full_or_the_date_of_the_next(server, join, window):
     with clock_of_redis(server.client(), START) as set_clock:
-        shared = join(window=WEEK)
-        mark(shared, BATCH)
+        shared = join(window=window)
+        shared.prepare()
+        mark(shared, CAPACITY - BATCH if window is None else BATCH)
         set_clock(START + WEEK / 8 * 0.97)
         shared.keep_alive()
         assert shared.link.changes[-1] == ("upkeep", 0)
+        mark(shared, BATCH if window is None else 0)
         set_clock(START + WEEK / 8 * 0.99)
         tend(shared)
         assert len(shared.slices) == 1
