@@ -9,7 +9,7 @@ import pytest
 from scrapy import signals
 from scrapy.squeues import PickleLifoDiskQueue
 from support.crawling import RFP, Follower, crawl, messages
-from support.graceful_stop import Stopping, close, hold, stop_after
+from support.graceful_stop import Stopping, close, hold
 from support.sites import Pages
 from support.spiders import Lambdas
 from support.waiting import PATIENCE
@@ -86,11 +86,11 @@ def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
         at = chance.randrange(1, PAGES - 20)
         wait = chance.random() / 20
 
-        def kill(run):  # at any moment, not only when a page has just come
-            Timer(wait, run.kill).start()
-
         _, go_on = hold(pages, PAGES)  # it must not end before that
-        killed = stop_after(at, pages, lambda: project.crawl(pages), kill)
+        killed = project.crawl(pages)
+        # At any moment, not only when a page has just come.
+        pages.when(at, lambda: Timer(wait, killed.kill).start())
+        killed.end()
         go_on.set()
         assert killed.reason == ""
         before = Counter(pages.hits)

@@ -13,7 +13,7 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import Asked, Follower, crawl, download, places, settings_at
 from support.sites import Pages, fan
-from support.spiders import Lambdas
+from support.spiders import Lambdas, Unstorable
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import hold
@@ -92,12 +92,8 @@ class Delaying(Follower):
         yield from super().parse(response)
 
 
-class DelayedLambdas(Delaying):
+class DelayedLambdas(Unstorable, Delaying):
     """Its requests cannot be stored, and nothing but memory knows of one of them."""
-
-    def request(self, response, href):
-        parse = self.parse
-        return super().request(response, href).replace(callback=lambda page: parse(page))  # noqa: PLW0108
 
     async def start(self):
         async for request in super().start():
@@ -130,44 +126,32 @@ async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
     assert "does not wait: meta['bloom_delay'] = 'soon': must be a time" in error
 
 
-async def test_a_run_that_leaves_what_waits_does_not_say_that_the_crawl_is_finished(kept, caplog):
-    caplog.set_level("INFO")
-
-    class Leaving(Asked, Delaying):
-        """Closes when it is idle, as spiders with an idle time of their own do."""
-
-        def idle(self):
-            close_spider(self.crawler, "finished")
-            raise DontCloseSpider
-
-    with Pages(fan("a")) as pages:
-        await crawl(Leaving, kept, url=pages.url + "/", delays={"/a": LONG})
-    (said,) = (text for text in caplog.messages if text.startswith("Crawl "))
-    assert said.startswith("Crawl stopped: 2 pages, 1 done, 1 waiting; ")
-
-
-async def test_while_all_waits_the_spider_is_idle_and_fed_and_says_until_when(kept, caplog):
+async def test_while_all_waits_the_spider_is_idle_and_fed_and_a_run_that_leaves_says_what_waits(
+    kept, caplog
+):
     caplog.set_level("INFO")
 
     class Fed(Asked, Delaying):
-        """Gets a request when it is idle, as spiders of scrapy-redis do."""
+        """Gets a request when it is idle, as spiders of scrapy-redis do, and then closes itself."""
 
         def idle(self):
-            if self.parsed and self.parsed[-1].endswith("/"):
-                self.crawler.engine.crawl(Request(self.url + "fed", callback=self.enough))
+            if len(self.parsed) == 1:
+                self.crawler.engine.crawl(Request(self.url + "fed"))
+            else:
+                close_spider(self.crawler, "finished")
             raise DontCloseSpider
-
-        def enough(self, response):  # noqa: ARG002 - Scrapy's signature
-            raise CloseSpider("enough")
 
     with Pages(fan("a") | {"/fed": []}) as pages:
         crawler = await crawl(Fed, kept, url=pages.url + "/", delays={"/a": LONG})
-    assert crawler.stats.get_value("finish_reason") == "enough"
     assert "/a" not in pages.hits
-    (line,) = (text for text in caplog.messages if text.startswith("Nothing can be fetched before"))
+    line, *_ = (
+        text for text in caplog.messages if text.startswith("Nothing can be fetched before")
+    )
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
     assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
     assert crawler.stats.get_value("bloom/queue/later") == 1
+    (said,) = (text for text in caplog.messages if text.startswith("Crawl "))
+    assert said.startswith("Crawl stopped: 3 pages, 2 done, 1 waiting; ")
 
 
 async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, caplog):

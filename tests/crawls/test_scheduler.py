@@ -241,19 +241,6 @@ def ours_in(job):
     return {name: (job / name).read_bytes() for name in names if (job / name).exists()}
 
 
-@pytest.mark.each_scrapy
-async def test_our_filter_with_scrapys_scheduler_refuses_the_job(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-        before = ours_in(job)
-        said = await crawl_refused({"JOBDIR": str(job)}, caplog)
-        assert str(job / "bloom.sqlite") in said
-        assert "Set SCHEDULER = 'scrapy_bloom.Scheduler'" in said
-        assert ours_in(job) == before
-        await crawl(settings=kept(job), url=pages.url)
-    assert resumes_well(pages)
-
-
 async def test_request_seen_marks_nothing_that_the_scheduler_does_not_get(job, caplog):
     class Asking(Follower):
         def parse(self, response):
@@ -345,24 +332,31 @@ async def test_a_crawl_is_refused_without_a_traceback_however_busy_its_machine_i
     assert unhandled == []
 
 
+PLAIN = {"SCHEDULER": default_settings.SCHEDULER}
+
+
+@pytest.mark.each_scrapy
 @pytest.mark.parametrize(
-    "own", [{}, {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": RFP}]
+    ("first", "then", "text"),
+    [
+        ({}, NOWHERE, "It was left as it is"),
+        ({**PLAIN, "DUPEFILTER_CLASS": RFP}, NOWHERE, "It was left as it is"),
+        ({}, PLAIN, "Set SCHEDULER = 'scrapy_bloom.Scheduler'"),
+        (
+            {},
+            {"SCHEDULER_PRIORITY_QUEUE": other_priority_queue()},
+            "holds requests from a run with another SCHEDULER_PRIORITY_QUEUE",
+        ),
+    ],
 )
-async def test_a_job_with_requests_of_its_own_refuses_a_crawl_in_redis(job, caplog, own):
+async def test_a_job_with_requests_refuses_a_crawl_that_would_not_fetch_them(
+    job, caplog, first, then, text
+):
     with site() as pages:
-        await crawl(Stopping, kept(job, **own), url=pages.url)
-    said = await crawl_refused(kept(job, **NOWHERE), caplog)
-    assert "It was left as it is" in said
-
-
-async def test_a_job_with_other_queues_is_refused(job, caplog):
-    with site() as pages:
-        await crawl(Stopping, kept(job), url=pages.url)
-    stored = rows(job)
-    other = other_priority_queue()
-    said = await crawl_refused(kept(job, SCHEDULER_PRIORITY_QUEUE=other), caplog)
-    assert "holds requests from a run with another SCHEDULER_PRIORITY_QUEUE" in said
-    assert rows(job) == stored
+        await crawl(Stopping, kept(job, **first), url=pages.url)
+    before = ours_in(job)
+    assert text in await crawl_refused(kept(job, **then), caplog)
+    assert ours_in(job) == before
 
 
 @pytest.mark.each_scrapy

@@ -38,16 +38,27 @@ def warned(caplog):
 storage = placed("memory", "kept job", "shared", "redis")
 
 
-# Settings of scrapy-redis
+# Settings and meta keys
 
 
-async def test_settings_of_scrapy_redis_that_nobody_reads_are_named(storage, warned):
+async def test_what_nobody_reads_is_named_once(storage, warned):
+    class Mistyping(Follower):
+        def request(self, response, href):
+            mistyped = {"bloom_maxage": "1h", "bloom_x": 1, "own": 2, "bloom_delay": 0}
+            return response.follow(href, meta=mistyped)
+
     left = {"SCHEDULER_PERSIST": True, "SCHEDULER_FLUSH_ON_START": False}
-    with Pages(fan("a")) as pages:
+    with Pages(fan(*range(5))) as pages:
+        await crawl(Mistyping, {**storage, **left}, url=pages.url + "/")
+        *settings, one, other = warned("has no effect")
         await crawl(Follower, storage, url=pages.url + "/")
         assert warned("has no effect") == []
-        await crawl(Follower, {**storage, **left}, url=pages.url + "/")
-    assert [text.split()[0] for text in warned("has no effect")] == [*left]
+    assert [text.split()[0] for text in settings] == [*left]  # which are scrapy-redis's
+    end = " It has no effect. This is logged once."
+    assert sorted((one, other)) == [
+        f"There is no meta key bloom_maxage; did you mean bloom_max_age?{end}",
+        f"There is no meta key bloom_x.{end}",
+    ]
 
 
 class RedisMixin:
@@ -73,24 +84,6 @@ async def test_workers_that_no_longer_share_a_crawl_are_warned(place, warned, na
             assert warned("no pages are shared") == []
 
 
-# Meta keys
-
-
-async def test_a_mistyped_meta_key_is_named_once(storage, warned):
-    class Mistyping(Follower):
-        def request(self, response, href):
-            mistyped = {"bloom_maxage": "1h", "bloom_x": 1, "own": 2, "bloom_delay": 0}
-            return response.follow(href, meta=mistyped)
-
-    with Pages(fan(*range(5))) as pages:
-        await crawl(Mistyping, storage, url=pages.url + "/")
-    end = " It has no effect. This is logged once."
-    assert sorted(warned("meta key")) == [
-        f"There is no meta key bloom_maxage; did you mean bloom_max_age?{end}",
-        f"There is no meta key bloom_x.{end}",
-    ]
-
-
 # Schedulers
 
 
@@ -105,14 +98,6 @@ async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, w
             said = warned("is not protected: after a kill it starts over")
             assert len(said) == count
             assert count == sum(text.startswith(f"SCHEDULER = {SCRAPYS!r}") for text in said)
-
-
-@pytest.mark.redis
-async def test_the_last_worker_says_that_it_deletes_a_filter_without_a_queue(request, warned):
-    with Pages(fan("a")) as pages:
-        await crawl(Follower, settings_at("redis", request), url=pages.url + "/")
-    [said] = warned("deleted, because this was the last worker", logging.INFO)
-    assert "fetches all pages again" in said
 
 
 # Several spiders
@@ -169,6 +154,8 @@ async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warne
         for count in (2, 0 if keeps else 2):
             await crawl(Entry, {**storage, **robots}, url=pages.url + "/")
             assert "othing" not in caplog.text.replace("nothing is kept after", "")
+            deleted = "deleted, because this was the last worker" in caplog.text
+            assert deleted is ("BLOOM_REDIS_URL" in storage and not keeps)
             [said] = warned("Crawl finished: ", logging.INFO)
             assert f"; this run fetched {count} pages; " in said
 

@@ -24,9 +24,7 @@ from support import short_leases
 short_leases.follow()
 ADDONS = {"scrapy_bloom.Addon": 500}
 SCHEDULER = "scrapy.core.scheduler.Scheduler"
-SPIDER_MODULES = [
-    "support.crawling", "support.spiders", "support.kept_spiders", "support.shared_spiders"
-]
+SPIDER_MODULES = ["support.crawling", "support.spiders"]
 TELNETCONSOLE_ENABLED = False
 DOWNLOAD_DELAY = 0
 CONCURRENT_REQUESTS_PER_DOMAIN = 8

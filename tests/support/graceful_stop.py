@@ -20,20 +20,6 @@ def stop(run):
     run.said(*KNOWS)
 
 
-def stop_after(deliveries, site, start, how=stop):
-    """Start a run and stop it when the site has delivered so many more pages; return it, ended.
-
-    The site answers nothing until the run is told to stop: it cannot come to its own end first.
-    """
-    reached, go_on = hold(site, site.delivered + deliveries)
-    run = start()
-    assert reached.wait(PATIENCE)
-    how(run)
-    go_on.set()
-    run.end()
-    return run
-
-
 def hold(site, deliveries, answers=AT_ONCE):
     """Stop so many of the site's answers from one on; return when that is and what lets them go."""
     reached, go_on = Event(), Event()

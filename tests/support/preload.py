@@ -20,8 +20,7 @@ IMPORTED = (
     "scrapy_bloom.redis.backend",
     "scrapy_bloom.scheduler",
     "scrapy_redis.scheduler",
-    "support.kept_spiders",
-    "support.shared_spiders",
+    "support.spiders",
 )
 
 

@@ -1,12 +1,42 @@
-"""Spiders for single tests, found by name in a project's SPIDER_MODULES."""
+"""Spiders of crawls that run as processes of their own, which find them by their names."""
 
+import asyncio
 import gc
+import json
 import os
 import signal
+import time
+from contextlib import suppress
+from hashlib import sha1
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+from zlib import crc32
+
+import redis
+from scrapy import Request
+from scrapy.exceptions import DontCloseSpider, IgnoreRequest
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+from w3lib.url import canonicalize_url
 
 import scrapy_bloom
-from support.crawling import Follower
+from support.crawling import Asked, Follower, download
 from support.internals import scheduler_of
+
+
+class Unstorable:
+    """Mixed into a spider: one of so many links has a callback that cannot be stored."""
+
+    of = 1
+
+    def request(self, response, href):
+        request = super().request(response, href)
+        if crc32(request.url.encode()) % self.of:  # the same ones in each run
+            return request
+        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+
+
+# For single tests
 
 
 class Forking(Follower):
@@ -27,29 +57,11 @@ class Forking(Follower):
             os.waitpid(child, 0)
 
 
-class Lambdas(Follower):
+class Lambdas(Unstorable, Follower):
     """Its requests cannot be serialized."""
 
     name = "lambdas"
     filtered = False
-
-    def request(self, response, href):
-        parse = self.parse
-        return response.follow(href, callback=lambda found: list(parse(found)))
-
-
-class Checked(Follower):
-    """Has a contract for `scrapy check` on the page that the environment names."""
-
-    name = "checked"
-
-    def parse(self, response):
-        yield from super().parse(response)
-
-    parse.__doc__ = f"""
-        @url {os.environ.get("CHECKED_URL")}
-        @returns requests 8 8
-    """
 
 
 class Walled(Follower):
@@ -69,3 +81,205 @@ class Walled(Follower):
                 os.kill(os.getpid(), signal.SIGKILL)
         for href in links:
             yield response.follow(href)
+
+
+# Killed again and again: each makes an item for each page
+
+
+class ItemSpider(Follower):
+    """Makes an item after the links of a page, and counts its pages in `spider.state`."""
+
+    name = "items"
+
+    def parse(self, response):
+        yield from super().parse(response)
+        self.state["pages"] = self.state.get("pages", 0) + 1
+        yield {"url": response.url}
+
+
+class Wordy(ItemSpider):
+    """Its items are large, so that each of them is written at once."""
+
+    name = "wordy"
+
+    def parse(self, response):
+        for found in super().parse(response):
+            yield {**found, "text": "x" * 32768} if isinstance(found, dict) else found
+
+
+class Thrice(Follower):
+    """Makes three items of a page, and waits in between; its texts are hard to read in CSV."""
+
+    name = "thrice"
+
+    async def parse(self, response):
+        for found in super().parse(response):
+            yield found
+        for number in range(3):
+            yield {"url": response.url, "number": number, "text": 'a "quoted" text,\n' * 8}
+            await asyncio.sleep(0.002)
+
+
+class ThriceWithLambdas(Unstorable, Thrice):
+    """Every fourth link has a callback that cannot be stored: its page waits for that."""
+
+    name = "thrice with lambdas"
+    of = 4
+
+
+class SomeLambdas(Unstorable, ItemSpider):
+    """Every other link has a callback that cannot be stored."""
+
+    name = "some lambdas"
+    of = 2
+
+
+class Waiting(ItemSpider):
+    """Its callbacks wait, and its links come before and after that; some download more."""
+
+    name = "waiting"
+
+    async def parse(self, response):
+        links = response.css("a::attr(href)").getall()
+        for href in links[::2]:
+            yield response.follow(href)
+        await asyncio.sleep(0.02)
+        if len(links) % 3 == 0:
+            await download(self.crawler, Request(response.urljoin("/"), dont_filter=True))
+        for href in links[1::2]:
+            yield response.follow(href)
+        yield {"url": response.url}
+
+
+class Hosts(ItemSpider):
+    """Has its pages downloaded as if they were on sixty hosts."""
+
+    name = "hosts"
+
+    def request(self, response, href):
+        host = crc32(href.encode()) % 60
+        return response.follow(href, meta={"download_slot": f"host-{host}.test"})
+
+
+class Late(Follower):
+    """Waits for each link, and has it downloaded as if from a host, as its URL says."""
+
+    name = "late"
+
+    def request(self, response, href):
+        wishes = dict(parse_qsl(urlsplit(href).query))
+        meta = {"bloom_delay": wishes["wait"], "download_slot": wishes["host"]}
+        return response.follow(href, meta=meta)
+
+
+class Errors(ItemSpider):
+    """Goes on from an errback, drops requests in a middleware, and fails after its links."""
+
+    name = "errors"
+    custom_settings = {  # noqa: RUF012 - Scrapy's way
+        "DOWNLOADER_MIDDLEWARES": {"support.spiders.Dropping": 50},
+        "RETRY_TIMES": 0,
+    }
+
+    def request(self, response, href):
+        return response.follow(href, errback=self.failed)
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if len(response.url) % 2:
+            raise ValueError("a page that the spider cannot bear")
+
+    def failed(self, failure):
+        response = getattr(failure.value, "response", None)
+        request = response.request if response is not None else failure.request
+        tries = request.meta.get("tries", 0)
+        if tries < 4:  # a chain of redirects may fail at each step
+            yield request.replace(dont_filter=True, meta={**request.meta, "tries": tries + 1})
+
+
+class Dropping:
+    def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's signature
+        if "/nothing" in request.url:
+            raise IgnoreRequest
+
+
+class Ruled(CrawlSpider):
+    name = "ruled"
+    rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]  # noqa: RUF012
+
+    def __init__(self, url="", **arguments):
+        super().__init__(**arguments)
+        self.start_urls = [url]
+
+    def parse_start_url(self, response):
+        return self.parse_page(response)
+
+    def parse_page(self, response):
+        return {"url": response.url}
+
+
+class Shaky(ItemSpider):
+    """Fails for a tenth of its pages, each once in all runs: a folder remembers which."""
+
+    name = "shaky"
+
+    def parse(self, response):
+        number = crc32(response.url.encode())
+        been = Path(self.crawler.settings["SHAKY"]) / str(number)
+        if not (number % 10 or been.exists()):
+            been.touch()
+            raise ValueError("a page that the spider cannot bear")
+        yield from super().parse(response)
+
+
+# Shared by workers
+
+
+with suppress(ModuleNotFoundError):
+    from scrapy_redis.spiders import RedisCrawlSpider
+
+    class RulesFromRedis(RedisCrawlSpider):
+        name = "rules_from_redis"
+        rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]  # noqa: RUF012
+
+        def parse_page(self, response):
+            return {"url": response.url}
+
+
+class Worker(Asked, Follower):
+    """Stays idle until somebody sets the key `done` in the Redis that it names."""
+
+    name = "worker"
+    done = ""
+
+    def idle(self):
+        if self.done:
+            with redis.Redis.from_url(self.done) as client:
+                if not client.exists("done"):
+                    raise DontCloseSpider
+
+
+class Hanging(Follower):
+    """The callback of the tenth page never returns, in the first worker that has it."""
+
+    name = "hanging"
+
+    def parse(self, response):
+        with redis.Redis.from_url(self.settings["BLOOM_REDIS_URL"]) as client:
+            if len(self.parsed) == 10:
+                client.set("hung", response.url, nx=True)
+            if client.get("hung") == response.url.encode():  # whichever worker has it
+                time.sleep(10**6)
+        yield from super().parse(response)
+
+
+class TheirFingerprints:
+    """Makes fingerprints as scrapy-redis's own filter does."""
+
+    def fingerprint(self, request):
+        told = {
+            "method": request.method,
+            "url": canonicalize_url(request.url),
+            "body": request.body.hex(),
+        }
+        return sha1(json.dumps(told, sort_keys=True).encode()).digest()

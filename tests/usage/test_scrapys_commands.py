@@ -22,22 +22,39 @@ SETTINGS = {
 }
 
 
+CHECKED = '''
+from support.crawling import Follower
+
+
+class Checked(Follower):
+    name = "checked"
+
+    def parse(self, response):
+        """
+        @url {}
+        @returns requests 8 8
+        """
+        yield from super().parse(response)
+'''
+
+
 @pytest.mark.parametrize("way", SETTINGS)
 def test_scrapys_commands_touch_no_file_and_no_key(project, server, way):
     chosen, commands = SETTINGS[way]
     with (project.folder / "project_settings.py").open("a") as settings:
-        settings.write(chosen.format(server=server.url))
+        settings.write(f"SPIDER_MODULES += ['checked']\n{chosen.format(server=server.url)}")
         if way != "redis":
             settings.write(f"JOBDIR = {str(project.job)!r}\n")
     project.job.mkdir()
     with LocalSite(pages=40, links=8) as site:
+        (project.folder / "checked.py").write_text(CHECKED.format(site.url))
         assert project.crawl(site, keep=False, CLOSESPIDER_PAGECOUNT=10).end() == 0
         assert site.missed
         before = everything(project.job), everything_in(server)
         assert any(before)
         for name in commands:
             command = [part.format(url=site.url) for part in COMMANDS[name]]
-            run = project.start(*command, CHECKED_URL=site.url)
+            run = project.start(*command)
             assert run.end() == 0, run.log
             assert not run.logged("ERROR")
             assert (everything(project.job), everything_in(server)) == before, name
