@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,7 +15,9 @@ from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
+from scrapy_bloom.crawl.account import listed
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
 
@@ -24,14 +28,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add_target(parser)
     parser.add_argument("--peek", type=int, default=10, metavar="N", help="show the first N")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
         "--failed",
         action="store_true",
         help="show the failed list instead; exit with 1 if it is not empty",
     )
-    parser.add_argument("--unparsed", action="store_true", help="show what no callback got")
-    parser.add_argument("--retry", action="store_true", help="have the failed list fetched again")
-    parser.add_argument("--drop", action="store_true", help="accept the failed list as done")
+    which.add_argument("--unparsed", action="store_true", help="show what no callback got")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--retry", action="store_true", help="have the failed list fetched again")
+    what.add_argument("--drop", action="store_true", help="accept the failed list as done")
     parser.add_argument(
         "--reason", default="", metavar="WHY", help="only for this reason, such as 503"
     )
@@ -40,16 +46,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Print the queue; with --failed the failed list, and return 1 if that is not empty."""
     target = target_of(project, args.target)
-    if args.retry and args.drop:
-        raise SettingError("expected --retry or --drop, found both")
+    if args.reason and not (args.failed or args.unparsed or args.retry or args.drop):
+        raise SettingError("--reason needs --failed, --unparsed, --retry or --drop")
     if args.peek < 0:
         raise SettingError(f"--peek = {args.peek}: must be 0 or more")
     if args.retry or args.drop:
         count = target.settle(_chooser(args), put_back=args.retry)
         name, said = ("retried", "put back") if args.retry else ("dropped", "marked as done")
         text = f"{counted(count, 'request')} {said}"
-        if not count and (others := (target.info().get("account") or {}).get("unparsed")):
-            text += f"; {others:,} unparsed: --unparsed means all of these, --reason some"
+        if not count and (account := target.info().get("account")):
+            reasons = Counter(account["failures"]) + Counter(account["decisions"])
+            text += f"; --reason may be one of {listed(reasons)}" if reasons else ""
         show(args, {name: count}, [text])
         return 0
     facts = target.info()
@@ -86,11 +93,12 @@ def _is_shown(args: Namespace, failed: Failed) -> bool:
 def _chooser(args: Namespace) -> Callable[[Failed], bool]:
     """Return what says which requests are retried or dropped.
 
-    Without a reason that is what has failed, also what is given up for it; with ``--unparsed`` all
-    that no callback got.
+    Without more that is what has failed, also what is given up for it.
     """
-    if args.reason or args.unparsed:
-        return lambda each: (each.unparsed or not args.unparsed) and matches(each.kind, args.reason)
+    if args.failed or args.unparsed:
+        return partial(_is_shown, args)
+    if args.reason:
+        return lambda each: matches(each.kind, args.reason)
     return lambda each: not each.unparsed or bool(each.tries)
 
 
@@ -127,7 +135,8 @@ def _failed_table(shown: list[tuple[Failed, Decoded]]) -> Iterator[str]:
         (
             *(failed.kind, moment(failed.date) if failed.date else "", failed.tries),
             *((failed.worker.rpartition(":")[0],) if shared else ()),
-            request.url or request.problem,
+            (request.url or request.problem)
+            + (f" → {failed.message}" if failed.kind == REDIRECTED else ""),
         )
         for failed, request in shown
     )

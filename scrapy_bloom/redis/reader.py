@@ -79,7 +79,7 @@ class Reader:
         if kind == "none" or (header.get("program") == PROGRAM and "epoch" not in header):
             return None
         if "program" not in header:
-            raise refusal(self._place, f"found a {kind} that is not ours")
+            raise refusal(self._place, f"found a {kind} that is not ours", may_delete=False)
         return State.read(header, now, self._place, None if self._strict else self.skipped)
 
     def existing(self) -> State:

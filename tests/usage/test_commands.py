@@ -240,13 +240,19 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
         [],
     )
     assert told(bloom, target)["account"]["done"] == 12
-    assert bloom(f"queue {target} --retry --reason 503")[1] == ["0 requests put back"]
+    for typo in "503", "ValueErr", "404 --unparsed":
+        (line,) = bloom(f"queue {target} --retry --reason {typo}")[1]
+        assert line == "0 requests put back; --reason may be one of 8 \u00d7 ValueError in parse"
+    assert bloom(f"queue {target} --drop --unparsed --reason ValueError")[1][0][:2] == "0 "
     assert bloom(f"queue {target} --retry") == (0, ["8 requests put back"], [])
     assert bloom(f"queue {target} --failed")[0] == 0
     code, lines, _ = bloom(f"queue {target}")
     assert lines[0] == "8 requests to be fetched, 0 of them in flight"
     assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
-    assert bloom(f"queue {target} --retry --drop")[0] == 2
+    for refused in "--retry --drop", "--failed --unparsed":
+        with pytest.raises(SystemExit, match="2"):
+            bloom(f"queue {target} {refused}")
+    assert bloom(f"queue {target} --reason 503")[0] == 2
 
 
 @pytest.mark.parametrize("place", ["kept", "redis"])
