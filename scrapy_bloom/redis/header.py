@@ -111,25 +111,8 @@ class State:
                 f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
                 f" scrapy-bloom that wrote it{writer}, or another key (BLOOM_REDIS_KEY)."
             )
-        name = ""
-        try:
-            found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0) | {"heard": 0.0}
-            for name in {**dict.fromkeys(_NEEDED), **header}:
-                read = _READS.get("w:" if name[:2] == "w:" else name)
-                try:
-                    if read is not None:
-                        found[name] = read(header[name])
-                except STRANGE as error:
-                    if bad is None or name in _MARKS:
-                        raise
-                    bad[name] = f"found {shown(header.get(name))}: {error!r}"
-            plan, secret = found["plan"]
-            name = "window"
-            if found[name] != plan.window:
-                raise ValueError("another one than in the plan")
-        except (*STRANGE, StateError) as error:
-            value = shown(header.get(name))
-            raise refusal(place, f"found a damaged header ({name}: {value}; {error!r})") from None
+        found = _read_fields(header, place, bad)
+        plan, secret = found["plan"]
         slices = found["slices"]
         counts = Counts(**{name: found[name] for name in (*_COUNTED, *_PAGES)})
         workers = {name[2:]: row for name, row in found.items() if name[:2] == "w:"}
@@ -155,6 +138,31 @@ class State:
     def info(self) -> FilterInfo:
         """Return the state of the filter, computed from the items in its slices."""
         return self.plan.info(self.slices)
+
+
+def _read_fields(
+    header: Mapping[str, bytes], place: str, bad: dict[str, str] | None
+) -> dict[str, Any]:
+    """Return what the fields of a header say: see :meth:`State.read`."""
+    found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0) | {"heard": 0.0}
+    name = ""
+    try:
+        for name in {**dict.fromkeys(_NEEDED), **header}:
+            read = _READS.get("w:" if name[:2] == "w:" else name)
+            try:
+                if read is not None:
+                    found[name] = read(header[name])
+            except STRANGE as error:
+                if bad is None or name in _MARKS:
+                    raise
+                bad[name] = f"found {shown(header.get(name))}: {error!r}"
+        name = "window"
+        if found[name] != found["plan"][0].window:
+            raise ValueError("another one than in the plan")
+    except (*STRANGE, StateError) as error:
+        value = shown(header.get(name))
+        raise refusal(place, f"found a damaged header ({name}: {value}; {error!r})") from None
+    return found
 
 
 def read_skew(value: bytes) -> float:
