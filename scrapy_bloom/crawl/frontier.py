@@ -329,7 +329,7 @@ class Frontier:
             self._backend.release(taken, ended, page.start)
         elif taken is not None or unparsed:
             unparsed = self._backend.fail(taken, reason, page.way, page.start)
-        elif not page.parents:  # else these have failed, too
+        elif not page.waiters:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
         if taken is None:
             self._memory.end(page, failed=reason is not None and not unparsed)

@@ -101,7 +101,7 @@ class InFlight:
         """Note that pages wait for one thing less; return those that have ended by that."""
         ended: list[Page] = []
         for page in pages:
-            ended += page.end(with_parents=self._retries)
+            ended += page.end(with_waiters=self._retries)
         return ended
 
     # What came from a page

@@ -81,7 +81,7 @@ class Memory:
             request,
             error.why,
         )
-        if not page.parents:
+        if not page.waiters:
             self._report.once(
                 logging.WARNING,
                 "%s waits in memory, and no page led to it: after a kill or a stop it is lost"

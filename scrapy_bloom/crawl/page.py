@@ -93,27 +93,27 @@ class Page:
         mark: its own, if that is withheld from the next run, as it is only in memory; or of the
             page that it stands for by now, if it is a retry or a redirect.
         way: the marks of where redirects led: they are forgotten when it is to come again.
-        parents: the pages that cannot end before it has, and fail with it.
         roots: of one in memory, the stored pages that led to it, perhaps through others.
         awaits: how many must end first: the engine's work on it, and all else that it waits for.
+        waiters: the pages that cannot end before it has, and fail with it.
         start: identifies the start request that it is, or was made of, if that is not filtered.
         state: what it is.
         reason: why it has failed, the first one, or is unparsed; None if it is neither.
     """
 
-    __slots__ = "awaits", "mark", "parents", "reason", "roots", "start", "state", "taken", "way"
+    __slots__ = "awaits", "mark", "reason", "roots", "start", "state", "taken", "waiters", "way"
 
     def __init__(
-        self, taken: Any = None, mark: bytes | None = None, parents: Iterable[Page] = ()
+        self, taken: Any = None, mark: bytes | None = None, waiters: Iterable[Page] = ()
     ) -> None:
-        self.taken, self.mark, self.parents = taken, mark, [*parents]
+        self.taken, self.mark, self.waiters = taken, mark, [*waiters]
         self.awaits, self.state = 1, State.SENT
         self.reason: Reason | None = None
         self.start = b""
         self.way: tuple[bytes, ...] = ()
         self.roots = frozenset[Page]()
-        for parent in self.parents:
-            parent.hold()
+        for waiter in self.waiters:
+            waiter.hold()
 
     def note(self, event: Event, reason: Reason | None = None) -> None:
         """Note that something has happened to it.
@@ -144,10 +144,10 @@ class Page:
         """Let it end only after :meth:`end` was called once more."""
         self.awaits += 1
 
-    def end(self, *, with_parents: bool = True) -> list[Page]:
+    def end(self, *, with_waiters: bool = True) -> list[Page]:
         """Note that something has ended for which it waits; return the pages that end with it.
 
-        :param with_parents: whether these fail with what has failed.
+        :param with_waiters: whether these fail with what has failed.
         """
         ended, stack = [], [self]
         while stack:
@@ -155,8 +155,8 @@ class Page:
             page.awaits -= 1
             if page.has_ended:
                 ended.append(page)
-                stack += page.parents
-                if with_parents and page.has_failed:
-                    for parent in page.parents:  # only these can yield it again
-                        parent.note(Event.FAILED, page.reason)
+                stack += page.waiters
+                if with_waiters and page.has_failed:
+                    for waiter in page.waiters:  # only these can yield it again
+                        waiter.note(Event.FAILED, page.reason)
         return ended

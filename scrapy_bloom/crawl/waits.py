@@ -72,7 +72,7 @@ class Waits:
 
     def keep(self, page: Page) -> None:
         """Add a page that is only in memory."""
-        page.roots = stored_among(page.parents)
+        page.roots = stored_among(page.waiters)
         if page.mark is not None:
             self._in_memory.setdefault(page.mark, []).append(page)
 
@@ -93,8 +93,8 @@ class Waits:
         """
         target = self._target_of(request)
         if origin.taken is not None:
-            target.parents += origin.parents
-            origin.parents = []
+            target.waiters += origin.waiters
+            origin.waiters = []
         return self._let_go([next(iter(self._targets))]) if len(self._targets) > self._most else []
 
     def start(self, request: Request, taken: Any) -> Page:
@@ -135,8 +135,8 @@ class Waits:
         pages = []
         for target in map(self._targets.pop, marks):
             if not target.has_ended:
-                pages += target.parents
-                target.parents = []
+                pages += target.waiters
+                target.waiters = []
         return pages
 
     def _target_of(self, request: Request) -> Page:
@@ -151,8 +151,8 @@ class Waits:
         for each in {*target.way, mark}:
             earlier = self._targets.pop(each, target)  # so that the oldest stay first
             if earlier.taken is None and earlier is not target:  # another worker has redirected it
-                target.parents += earlier.parents
-                earlier.parents = []
+                target.waiters += earlier.waiters
+                earlier.waiters = []
             self._targets[each] = target
         return target
 
@@ -167,7 +167,7 @@ def hold_up(page: Page, until: Page) -> None:
             page.note(Event.FAILED, until.reason)
     elif page.awaits and until not in waiting_for(page):
         page.hold()
-        until.parents.append(page)
+        until.waiters.append(page)
 
 
 def waiting_for(page: Page) -> set[Page]:
@@ -177,7 +177,7 @@ def waiting_for(page: Page) -> set[Page]:
         each = stack.pop()
         if each not in found:
             found.add(each)
-            stack += each.parents
+            stack += each.waiters
     return found
 
 

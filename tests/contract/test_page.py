@@ -95,18 +95,18 @@ class PageMachine(RuleBasedStateMachine):
         self.happened[page].append((event, reason))
 
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), with_parents=st.booleans())
-    def end(self, data, with_parents):
+    @rule(data=st.data(), with_waiters=st.booleans())
+    def end(self, data, with_waiters):
         page = data.draw(st.sampled_from(self.working))
         self.working.remove(page)
-        ended = page.end(with_parents=with_parents)
+        ended = page.end(with_waiters=with_waiters)
         for each in ended:
             assert each not in self.ended  # each page ends once
             assert each not in self.working  # and not before the engine is through with it
             assert not self.was(each, Event.KEPT)
             for other in self.waits_for[each]:  # nor before what it waits for
                 assert other in self.ended or other in ended
-                if with_parents and other in ended and other.state in FAILED:
+                if with_waiters and other in ended and other.state in FAILED:
                     assert each.state is State.FAILED  # only it can yield the other one again
         self.ended += ended
 
