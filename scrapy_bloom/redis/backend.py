@@ -286,6 +286,7 @@ class RedisBackend(Backend):
             or not (busy or self._has_more),  # for what others have made and leave alone
             default=self._downloads.default,
             busy=self._turns.busy,
+            slack=self._turns.slack,
             through=through,
             idle=through and not self._engine.busy,
         )

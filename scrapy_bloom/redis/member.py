@@ -77,6 +77,7 @@ class Taken:
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
+        slack: seconds that its turn lasts.
     """
 
     id: bytes
@@ -89,17 +90,20 @@ class Taken:
     delay: float = 0.0
     jitter: float = 0.0
     listed: bool = False
+    slack: float = 0.0
 
     @classmethod
-    def read(cls, row: bytes, body: bytes, now: int) -> Taken:
+    def read(cls, row: bytes, body: bytes, now: int, slack: float = 0.0) -> Taken:
         """Parse what the server stores of a request that was taken.
 
         :param now: the server's time, in microseconds.
+        :param slack: seconds that its turn lasts.
         """
         start, _, delay, jitter, listed, head = row.split(b" ", _WORDS)
         taken = cls.read_parts(head, body)
         taken.start = time.monotonic() + (int(start) - now) / SECOND
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
+        taken.slack = slack
         return taken
 
     @classmethod

@@ -37,7 +37,7 @@ from scrapy_bloom.redis.worker import AHEAD, MOST_DEATHS, Surprise, Worker
 
 logger = logging.getLogger(__name__)
 
-_LATEST: Final = 50  # of so many answers the slowest says how long the next one may take
+_LATEST: Final = 50  # four of five of so many answers came no later than the next one is expected
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
@@ -143,6 +143,7 @@ class SharedQueue:
         look: bool = False,
         default: Pace = UNPACED,
         busy: Sequence[bytes] = (),
+        slack: float = 0.0,
         through: bool = True,
         idle: bool = False,
     ) -> Call | None:
@@ -152,6 +153,7 @@ class SharedQueue:
         :param look: whether to call even if there is nothing to send.
         :param default: the pace of slots that have no other, for this worker.
         :param busy: slots of which it has enough requests.
+        :param slack: seconds that its turns should last.
         :param through: whether ``start()`` is through.
         :param idle: whether nothing is in flight here besides.
         """
@@ -169,7 +171,7 @@ class SharedQueue:
                 call.room = max(0, call.room - size)
             call.take, call.default, call.busy, call.through = take, default, busy, through
             call.idle, call.alone = idle, not self.taken
-            call.lead = max(self._took)
+            call.lead, call.slack = sorted(self._took)[4 * len(self._took) // 5], slack
             call.risky = any(taken.deaths >= MOST_DEATHS - 1 for taken in self.taken)
         self._asked = time.monotonic()
         return self._call

@@ -10,8 +10,8 @@ workers keep one pace for each download slot. Here each turn is used, given back
   happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
 - One whose slot is to be left alone for a time goes back to the queue.
 - One whose turn has passed, because a callback has blocked the process, goes back to the queue.
-  Sent late, it would get between the turns of other workers. The next one of its slot waits in the
-  downloader for a whole delay, or a process that is always late would send nothing.
+  Sent late, it would come too close to the turn of another worker. The next turns last longer, or
+  a process that is always late would send nothing.
 - One whose slot has just sent something else (``robots.txt``, say) goes back, too, as do those of a
   slot that was unpaced and has sent one: all workers may have some, and each would keep its own
   pace.
@@ -46,11 +46,20 @@ if TYPE_CHECKING:
 _EARLY: Final = 0.001
 """Seconds before its turn that a request may be sent: timers are no more exact."""
 
-_LATE: Final = 0.1
-"""Seconds after its turn that a request may be sent, or half the delay if that is longer."""
+_SHORT: Final = 0.05
+"""Share of a delay by which a request may be late, and the gap after it is shorter."""
 
-_SHORT: Final = 0.25
-"""Share of a delay that the downloader may add to a turn by itself."""
+_EXACT: Final = 0.025
+"""Seconds that it may be late in any case: an event loop is no more exact."""
+
+_LONGER: Final = 0.02
+"""Seconds that a turn may last, besides twice as many as that of a late request.
+
+One callback that blocks for long is no reason to keep a host waiting as long.
+"""
+
+_SHORTER: Final = 0.9
+"""How much of it a turn lasts after that of a request that was sent in time."""
 
 _UNUSED: Final = 8
 """After so many unused turns in a row a slot is unpaced."""
@@ -98,6 +107,7 @@ class Turns:
 
     Attributes:
         holds: slots that are left alone, as far as this worker knows.
+        slack: seconds that turns should last from now on: about as late as requests were.
     """
 
     def __init__(self, engine: Engine, downloads: Downloads, report: Report) -> None:
@@ -111,11 +121,9 @@ class Turns:
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
         self._returning: list[Taken] = []
-        # Slots whose last request went back because its turn had passed. The next one is sent in
-        # any case, or a process that is always late would send nothing.
-        self._late: set[bytes] = set()
         self._stuck: set[str] = set()  # slots in which requests wait without a turn
         self.holds: Holds[bytes] = Holds()
+        self.slack = 0.0
 
     def __len__(self) -> int:
         """Return how many requests have not begun."""
@@ -165,11 +173,18 @@ class Turns:
         now = time.monotonic()
         while self._ready and self._ready[0][0] <= now + _EARLY:
             taken = heapq.heappop(self._ready)[-1]
-            if not _is_late(taken, now) or taken.slot in self._late:
+            if not self._is_late(taken, now):
                 return taken
-            self._late.add(taken.slot)
             self._returning.append(taken)
         return None
+
+    def _is_late(self, taken: Taken, now: float) -> bool:
+        """Return whether the turn of a request has passed; then the next turns last longer."""
+        late = now - taken.start - _tolerance_of(taken)
+        if not taken.delay or late <= taken.slack:
+            return False
+        self.slack = max(self.slack, min(late, 2 * taken.slack + _LONGER))
+        return True
 
     @property
     def next_start(self) -> float:
@@ -214,7 +229,6 @@ class Turns:
         """Record that the engine has a request."""
         if taken.slot:
             slot = self._slots.setdefault(taken.slot, _Slot())
-            self._late.discard(taken.slot)
             told_again = taken.delay and taken.start > slot.told + _TAKES_EFFECT
             if slot.use is _Use.UNPACED and told_again:  # by a worker that sends requests to it
                 slot.use = _Use.PACED
@@ -234,13 +248,21 @@ class Turns:
         if taken.delay:
             if taken.listed and self._downloads.adjusts:
                 self._downloads.set_delay(key, taken.delay, is_first=True)
-            if _is_late(taken, time.monotonic()):
-                self._downloads.wait_longer(key)
-            elif self._downloads.skip_wait(key) > taken.delay * _SHORT:
-                self._stuck.add(key)
+            if self._is_late(taken, time.monotonic()):
+                self._reached.discard(request)  # so its turn is given back
+                self._hold_back(key)
+            elif self._downloads.skip_wait(key, taken.delay - _tolerance_of(taken)):
+                self.slack = min(self.slack, _SHORTER * taken.slack)
+            else:
+                self._hold_back(key)
         elif taken.listed and (pace := self._downloads.pace_of(key)).delay:
             self._paces[taken.slot] = pace
             self._stuck.add(key)
+
+    def _hold_back(self, key: str) -> None:
+        """Let the downloader send nothing of a slot until what waits there has gone back."""
+        self._downloads.wait_longer(key)
+        self._stuck.add(key)
 
     def end(self) -> None:
         """Record with which requests the engine is through.
@@ -250,6 +272,7 @@ class Turns:
         waiting, self._stuck = self._stuck, set()
         for key in waiting:
             self._engine.take_back(key)
+            self._downloads.wait_no_longer(key)
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
             taken = self._begun.pop(request)
@@ -260,7 +283,6 @@ class Turns:
             self._reached.discard(request)
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
-            self._late.clear()
 
     def _tell(self, taken: Taken) -> None:
         """Tell the server the delay of a slot if it is not the one by which it was served."""
@@ -335,8 +357,9 @@ class Turns:
         self._announced.clear()
 
 
-def _is_late(taken: Taken, now: float) -> bool:
-    return taken.delay > 0 and now - taken.start > max(_LATE, taken.delay / 2)
+def _tolerance_of(taken: Taken) -> float:
+    """Return the seconds that a request may be late, besides those that its turn lasts."""
+    return max(_EXACT, _SHORT * taken.delay)
 
 
 def _name(key: str) -> bytes:

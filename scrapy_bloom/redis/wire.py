@@ -107,6 +107,7 @@ class Call:
         risky: whether this worker has a request that is given up with its next death.
         alone: whether it has none at all.
         lead: seconds that its answer may take: until then it takes no turn.
+        slack: seconds that the turns it takes last.
         ended: ids of requests that have ended, by how; empty ones for those that were in memory.
         not_kept: how many pages are unparsed that were only in memory.
         failures: requests that no callback got.
@@ -129,6 +130,7 @@ class Call:
     through: bool = False
     idle: bool = False
     lead: float = 0.0
+    slack: float = 0.0
     risky: bool = False
     alone: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class Call:
             "seen": self.seen,
             "take": self.take,
             "room": self.room,
+            "slack": self.slack,
             "through": self.through,
             "idle": self.idle,
             "risky": self.risky,
@@ -258,7 +261,7 @@ class Answer(NamedTuple):
         return cls(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [
-                Taken.read(row, body, int(told["now"]))
+                Taken.read(row, body, int(told["now"]), call.slack)
                 for row, body in zip(values[:some], values[some:], strict=True)
                 if body is not None  # it has vanished, which the next call finds out
             ],

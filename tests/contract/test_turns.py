@@ -59,10 +59,10 @@ class Worker:
         report = SimpleNamespace(once=lambda *line: self.lines.append(line))
         self.turns = Turns(engine, downloads, report)
 
-    def take(self, *starts, slot=b"a", delay=1.0, listed=False):
+    def take(self, *starts, slot=b"a", delay=1.0, listed=False, slack=0.0):
         """Take requests that start so many seconds from now."""
         taken = [
-            Taken(b"%d" % n, slot, 0, 0, None, b"", self.now + start, delay, 0.0, listed)
+            Taken(b"%d" % n, slot, 0, 0, None, b"", self.now + start, delay, 0.0, listed, slack)
             for n, start in enumerate(starts)
         ]
         self.turns.add(taken)
@@ -76,9 +76,14 @@ class Worker:
         self.turns.begin(request, taken)
         return request, taken
 
-    def send(self, **meta):
-        """Let the next request reach the downloader; return it and its slot there."""
+    def send(self, *, late=0.0, **meta):
+        """Let the next request reach the downloader; return it and its slot there.
+
+        Args:
+            late: seconds that middlewares take.
+        """
         request, _ = self.begin(**meta)
+        self.now += late
         key = self.downloader.get_slot_key(request)
         slot = self.downloader.slots.setdefault(key, Slot(self.downloader.delay))
         self.turns.reach(request)
@@ -117,35 +122,50 @@ def test_requests_wait_for_their_turns(worker):
     ("late", "last_sent", "waiting", "then_sent", "goes_back"),
     [
         pytest.param(0, 0.7, [], 1.5, [], id="it has waited for its turn"),
-        pytest.param(0, 0.1, [], 0.1, ["a"], id="just after robots.txt it needs another turn"),
+        pytest.param(0, 0.48, [], 1.5, [], id="the last one was as late as it may be"),
+        pytest.param(0, 0.47, [], 0.0, ["a"], id="just after robots.txt it needs another turn"),
         pytest.param(0, 0.1, ["robots.txt"], 0.1, [], id="behind others it keeps the slot's pace"),
-        # A process that is always late would send nothing else.
-        pytest.param(10, 0.1, [], 0.0, [], id="late, it waits for a whole delay"),
+        pytest.param(0.04, 0.7, [], 1.5, [], id="as late as it may be"),
+        pytest.param(0.06, 0.7, [], 0.0, ["a"], id="later, it needs another turn"),
     ],
 )
 def test_the_downloader_does_not_delay_a_request_again(
     worker, late, last_sent, waiting, then_sent, goes_back
 ):
     worker.take(0.0, 1.0)
-    worker.now += late
     slot = worker.downloader.slots["a"] = Slot(1.0, jitter=0.5)
     slot.queue += waiting
-    slot.lastseen = worker.now - last_sent
-    worker.send()
+    slot.lastseen = worker.now + late - last_sent
+    request, _ = worker.send(late=late)
     assert worker.now - slot.lastseen == pytest.approx(then_sent)
-    assert worker.turns.is_urgent is bool(late or goes_back)
-    worker.turns.end()
+    assert worker.turns.is_urgent is bool(goes_back)
+    worker.end(request)
     assert worker.taken_back == goes_back
+    assert worker.now - slot.lastseen == pytest.approx(last_sent if goes_back else then_sent)
+    is_late = late > 0.05
+    assert len(worker.turns.take_unused()) == is_late  # after robots.txt the turn is used
 
 
-def test_after_a_long_callback_one_request_of_a_slot_is_sent_and_others_go_back(worker):
-    first, second, third = worker.take(0.0, 1.0, 2.0)
+def test_after_a_long_callback_requests_go_back_and_the_next_turn_lasts_a_little_longer(worker):
+    taken = worker.take(0.0, 1.0, 2.0)
     worker.now += 10
-    assert worker.turns.pop() is second
-    assert worker.turns.take_returning() == [first]
-    worker.turns.begin(Request("http://a/"), second)
     assert worker.turns.pop() is None
-    assert worker.turns.take_returning() == [third]
+    assert worker.turns.take_returning() == taken
+    assert 0 < worker.turns.slack < 1
+    worker.take(0.0, slack=(before := worker.turns.slack))
+    worker.send()
+    assert worker.turns.slack < before
+
+
+def test_a_process_that_is_always_late_gets_turns_that_last_as_long(worker):
+    lengths = []
+    while not worker.turns.pop():
+        assert len(lengths) < 20
+        worker.take(0.0, slack=worker.turns.slack)
+        lengths.append(worker.turns.slack)
+        worker.now += 10
+    assert lengths == sorted(lengths)
+    assert worker.turns.slack == pytest.approx(10 - 0.05)
 
 
 def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):

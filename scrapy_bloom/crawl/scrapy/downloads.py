@@ -55,6 +55,8 @@ class Downloads:
         module = sys.modules[type(self._downloader).__module__]
         # By which a slot remembers when it last sent a request. Before Scrapy 2.16: the wall's.
         self._clock: Callable[[], float] = getattr(module, "monotonic", time.time)
+        # Slots that wait longer: when they have sent the last request, and since when they wait.
+        self._waiting: dict[str, tuple[float, float]] = {}
         self.adjusts = self._settings.getbool("AUTOTHROTTLE_ENABLED")
 
     @property
@@ -100,26 +102,36 @@ class Downloads:
         if slot is not None and not (is_first and slot.lastseen):
             slot.delay = delay
 
-    def skip_wait(self, key: str) -> float:
+    def skip_wait(self, key: str, delay: float) -> bool:
         """Let a slot send its next request at once, which has waited for its turn before.
 
-        Not if others wait in it, or if it has sent one too recently: then it keeps its own pace.
+        Not if others wait in it: then it keeps its own pace.
 
-        :returns: the seconds by which the last one was too recent.
+        :param delay: seconds that must have passed since the last one, before jitter.
+        :returns: False if it was more recent: nothing is sent at once.
         """
         slot = self._downloader.slots.get(key)
         if slot is None or slot.queue:
-            return 0.0
-        wait: float = (1 - _jitter_of(slot)) * slot.delay - self._clock() + slot.lastseen
-        if wait <= 0:
-            self._clear(slot)
-        return max(0.0, wait)
+            return True
+        if self._clock() - slot.lastseen < (1 - _jitter_of(slot)) * min(delay, slot.delay):
+            return False
+        self._clear(slot)
+        return True
 
     def wait_longer(self, key: str) -> None:
         """Let a slot wait for a whole delay, as if it had just sent a request."""
         slot = self._downloader.slots.get(key)
         if slot is not None:
+            last, since = self._waiting.get(key, (0.0, 0.0))
+            last = last if slot.lastseen == since else slot.lastseen
             slot.lastseen = self._clock()
+            self._waiting[key] = last, slot.lastseen
+
+    def wait_no_longer(self, key: str) -> None:
+        """Let a slot know again when it has sent a request."""
+        slot, (last, since) = self._downloader.slots.get(key), self._waiting.pop(key, (0.0, 0.0))
+        if slot is not None and slot.lastseen == since:
+            slot.lastseen = last
 
     def _clear(self, slot: Any) -> None:
         slot.close()  # cancels its timer

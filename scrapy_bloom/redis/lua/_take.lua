@@ -64,7 +64,11 @@ local function serve(haul, slot, turn, listed, most)
   local delay, jitter, pace = read_pace(listed, haul.default)
   local start = math.max(delay > 0 and haul.soonest or clock, turn)
   local following = start + draw(delay, jitter)
-  if delay > 0 then most = 1 else following = clock + #haul.ids + 1 end  -- slots without a delay take turns
+  if delay > 0 then
+    most, following = 1, following + haul.slack
+  else
+    following = clock + #haul.ids + 1  -- slots without a delay take turns
+  end
   local some, others = hand_out_some(haul, slot, most, describe_turn(start, following, pace))
   if others then
     if some == 0 then following = haul.horizon + 1 end  -- they are for another worker, or the next call
@@ -129,6 +133,7 @@ local function take(said, default)
     most = said.most, alone = said.alone, default = default,
     horizon = horizon,  -- of turns that come until then, requests are taken
     soonest = clock + said.lead * SECOND,  -- before then no worker knows of a turn
+    slack = said.slack * SECOND,  -- so long it lasts
     room = said.room,  -- for so many bytes
     ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies
     gone = {},  -- members of `queue`

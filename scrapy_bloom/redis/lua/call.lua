@@ -16,6 +16,7 @@
 --   idle        whether it is, and nothing is in flight here
 --   ahead       seconds before its turn that a request may be taken
 --   lead        seconds that the answer may take: no turn of a slot with a delay comes sooner
+--   slack       seconds that such a turn lasts, as the worker may be late
 --   delay, jitter  its pace for slots that have no other
 --   ops         a letter for each entry. "m": mark. "f": mark, and queue if it is new. "p": queue; the entry has
 --               no probe. "x": forget

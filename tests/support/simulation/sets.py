@@ -72,6 +72,22 @@ SHARED = {
         "gap": 0.95,
         "answers": (0.02, 0.1, 0.4, 1.0),
     },
+    "a pace, late answers": {
+        "features": {"fails": 0.1, "redirects": 0.1},
+        "delay": 1.0,
+        "gap": 0.95,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+        "latencies": (1.0, 2.0),
+    },
+    "a pace, network faults": {
+        "faults": {"cut": 1, "late": 3, "full": 1},
+        "features": {"fails": 0.1, "redirects": 0.1},
+        "delay": 1.0,
+        "gap": 0.95,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+        "rate": 0.15,
+        "loss": 0.1,
+    },
     "a pace, blocking callbacks": {
         "faults": {"kill": 0.1},
         "features": {"blocks": 0.2, "fails": 0.1},
