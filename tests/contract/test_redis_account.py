@@ -127,6 +127,7 @@ def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(s
         ("*:queue", (0, 1, 1, 0, 1)),
         ("*:failed", (0, 1, 0, 1, 1)),
         ("*:unparsed", (0, 0, 1, 1, 1)),
+        ("*.again", (0, 1, 1, 1, 1)),
         ("back in time", (0, 0, 0, 4, 0)),
     ],
 )
@@ -138,6 +139,7 @@ def test_after_a_loss_pages_are_what_is_there(server, join, key, lost, left):
     worker.take(3)
     worker.fail("a")
     worker.fail("b", kind="404", unparsed=True)
+    worker.queue.offer(Entry("x", mark_of("a")))
     worker.say()
     assert parts_of(account(server, key)) == (0, 1, 1, 1, 1)
     client.delete(*client.keys(key + lost if lost.startswith("*") else f"{key}*"))

@@ -11,11 +11,13 @@ from support.queues import Crawler, left, mark_of
 from support.redis_plan import name_of
 from support.waiting import until
 
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.reader import Reader
+from scrapy_bloom.redis.wire import Failing
 from scrapy_bloom.redis.worker import MOST_DEATHS
 
 
@@ -115,6 +117,22 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server
     assert failed.failed.kind == "workers were blocked by it"
 
 
+def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back(server, join, key):
+    """Where its redirects led is forgotten."""
+    rescuer, victim = join(), join()
+    victim.offer(*"abc")
+    victim.take(3)
+    page = victim.have["a"]
+    why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
+    victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
+    all_are_well(server, key)
+    rescuer.queue.worker.beat()
+    rescuer.offer(*"ac")
+    assert rescuer.say(4) == ["c"]
+    assert {name: taken.deaths for name, taken in rescuer.have.items()} == {"b": 0, "c": 0}
+    assert left(server, key)[2] == 1
+
+
 @pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
 def test_a_blocked_event_loop_costs_the_lease_after_a_time(
     server, join, key, monkeypatch, caplog, share, keeps
@@ -173,6 +191,8 @@ def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
         assert not one.exchange().void
         assert left(server, key) == (2, 2, 0)
         assert two.queue.worker.requeued == 0
+        ((_, _, held_for),) = two.queue.reader.holders()
+        assert 0 <= held_for < 2 * 3600
 
 
 def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):

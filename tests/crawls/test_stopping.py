@@ -21,6 +21,7 @@ from support.waiting import PATIENCE, until
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Scheduler
+from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.server
@@ -311,6 +312,32 @@ async def test_coroutine_handlers_of_before_commit_are_awaited(storage, monkeypa
     assert crawler.stats.get_value("bloom/queue/commit_errors", 0) == 2
     done = 60 - undone(storage)
     assert len(set(Gathering.written)) >= done > 40
+
+
+async def test_pages_that_end_while_items_are_written_are_not_done(job, monkeypatch):
+    began, released, release = threading.Event(), [], LocalBackend.release
+
+    class Slow(Gathering):
+        async def write(self):
+            some, self.items = self.items, []
+            began.set()
+            while len(self.file) + len(some) + len(self.items) < 13:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            for _ in range(100):  # the engine is through with them
+                await asyncio.sleep(0)
+            self.file.extend(some)
+
+    def note(self, *page):
+        released.append(len(Gathering.written))
+        release(self, *page)
+
+    Gathering.written = []
+    monkeypatch.setattr(LocalBackend, "release", note)
+    leaves = {f"/{number}": lambda *_: began.wait(PATIENCE) and [] for number in range(12)}
+    with Pages({"/": [*leaves], **leaves}) as site:
+        await crawl(Items, kept(job, ITEM_PIPELINES={Slow: 1}), url=site.url + "/")
+    assert len(released) == 13
+    assert all(count <= written for count, written in enumerate(released, 1))
 
 
 @pytest.mark.parametrize(("fails_in", "lost"), [("write", 40), ("close", 0)])

@@ -87,6 +87,7 @@ def put(folder, key, value):
 @example(key="holds 3", value='{"a": [1e308, 1e308]}', verb="info")
 @example(key="done", value="x", verb="info")
 @example(key="seen", value=b"x", verb="top --once")
+@example(key="identity", value='{"spider": "", "fingerprinter": "", "made_by": 1}', verb="info")
 def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key, value, verb):
     before = put(kept, key, value)
     try:
@@ -230,12 +231,12 @@ def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
     """And what does not need it is shown; what would change something is refused."""
     target, client, hashes = shared
     header = next(iter(hashes))
-    client.hset(header, field, b"\xff")
+    client.hset(header, mapping={field: b"\xff", "skew": b"inf"})
     try:
         told = [bloom(asked(verb, target)) for verb in VERBS]
         refused = bloom(f"forget {target} {URLS[0]}")
     finally:
-        client.hdel(header, field)
+        client.hdel(header, field, "skew")
         client.hset(header, mapping=hashes[header])
     damage = rf"found a damaged header ({field}: b'\xff'; "
     assert refused[0] == 2
@@ -245,4 +246,5 @@ def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
         assert damage in told[0][2][0]
     else:
         assert {code for code, _, _ in told} <= {0, 1}
-        assert any(rf"unusable       {field}: found b'\xff'" in line for line in told[0][1])
+        for each in (rf"{field}: found b'\xff'", "skew: found b'inf'"):
+            assert any(f"unusable       {each}" in line for line in told[0][1])

@@ -98,17 +98,6 @@ local function due(horizon, most, is_busy)
   return busy_slots, times, true
 end
 
--- Return the paces of slots that have one in `delays`. Lua can hand on some 8,000 values at once.
-local function paces_of(slots)
-  if #slots <= PORTION then return #slots > 0 and call('HMGET', delays, unpack(slots)) or {} end
-  local listed = {}
-  for first = 1, #slots, PORTION do
-    local some = call('HMGET', delays, unpack(slots, first, math.min(first + PORTION - 1, #slots)))
-    for i = 1, #some do listed[first + i - 1] = some[i] end
-  end
-  return listed
-end
-
 -- Store what a worker has taken. A request whose body has vanished is dropped here: since then the crawl has started
 -- over, and its page counts as new.
 local function keep(haul, worker)
@@ -144,8 +133,9 @@ local function take(said, default)
   local is_busy = {}
   for _, slot in ipairs(said.busy) do is_busy[slot] = true end
   for _ = 1, PORTION do
-    local slots, times, all_busy = due(horizon, left + many, is_busy)
-    local listed, progress = paces_of(slots), false
+    -- Lua can hand on some 8,000 values at once.
+    local slots, times, all_busy = due(horizon, math.min(left + many, 7000), is_busy)
+    local listed, progress = #slots > 0 and call('HMGET', delays, unpack(slots)) or {}, false
     for i, slot in ipairs(slots) do
       -- A slow host with a delay would fill the worker.
       if left > 0 and haul.room > 0 and not (all_busy and read_pace(listed[i], default) > 0) then

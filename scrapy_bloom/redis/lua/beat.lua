@@ -12,7 +12,7 @@ local number, ends, delay = read_worker(there[record])
 if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
 local changed, since = read_clock(there.heard_since, there.heard, there.swept, there.skew, lease)
 if number then
-  write_worker(worker, number, now + lease, delay or 0, changed)
+  write_worker(worker, number, now + lease, delay, changed)
 else
   call('HSET', header, unpack(changed))
 end
