@@ -1,6 +1,5 @@
 """The law of how pages end, whatever happens to them, and in any order."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -26,14 +25,6 @@ def test_the_table_says_for_each_state_what_comes_of_each_event():
                 assert state in FAILED or event in FAILS
             if state is State.BAD and after is not state:  # only the spider deals with that
                 assert event in {Event.REACHED, Event.YIELDED, Event.FAILED, Event.KEPT}
-
-
-@pytest.mark.parametrize("event", [Event.YIELDED, Event.REACHED])
-def test_a_page_that_is_dealt_with_has_no_reason_any_more(event):
-    page = Page()
-    page.note(Event.BROKEN, Reason("503"))
-    page.note(event)
-    assert (page.state in FAILED, page.reason) == (False, None)
 
 
 @settings(stateful_step_count=25)
