@@ -288,6 +288,19 @@ async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(cr
     assert len(await run.take()) == 3
 
 
+async def test_where_something_is_always_in_flight_what_has_failed_comes_back_in_an_hour(crawl):
+    run = await crawl.open()
+    await run.offer("a")
+    await run.take()
+    run.fail("a")
+    await run.stop()
+    run = await crawl.open()
+    run.engine.busy = True
+    assert await run.take() == []
+    crawl.wait(2 * HOUR)
+    assert await run.take() == ["a"]
+
+
 async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(crawl):
     run = await crawl.open()
     await run.offer("page", "way")
@@ -308,7 +321,8 @@ async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_g
         fetched = 0
         while some := await run.take(100):
             fetched += len(some)
-            run.fail(*some)
+            run.fail(*some[::2], unparsed=bool(sizes))  # once it has failed, that counts, too
+            run.fail(*some[1::2])
             await run.say()
         assert fetched == (len(names) if len(sizes) < 2 + MOST_RUNS else 0)
         assert run.backend.over

@@ -308,6 +308,22 @@ def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key)
     assert Counter(worker.take(9)) == Counter("a")
 
 
+def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(server, join, key):
+    worker, client, listed = join(), server.client(), beginning(key) + "unparsed"
+    worker.offer(*"abc")
+    worker.take(3)
+    worker.fail("a", kind="404", unparsed=True)
+    worker.say()
+    (row,) = client.hgetall(listed).values()
+    client.hset(listed, mapping={f"{n:08}": row for n in range(outcomes.MOST_UNPARSED)})
+    worker.fail("b", kind="404", unparsed=True)
+    worker.fail("c", kind="403", unparsed=True)
+    worker.say()
+    reader = Reader(worker.queue.link, key)
+    told = reader.account(reader.existing().counts)
+    assert (told.decisions, told.not_kept) == ({"403": 1}, 2)
+
+
 def test_lists_in_redis_have_the_bounds_of_those_in_a_job():
     text = files("scrapy_bloom.redis").joinpath("lua/_failed.lua").read_text()
     for name in "MOST_UNPARSED", "MOST_REDIRECTED":

@@ -14,7 +14,7 @@ from scrapy_bloom.crawl.backend import Backend
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.outcomes import APART, Ended
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable, read_request
 from scrapy_bloom.filter.info import FilterInfo
@@ -50,6 +50,7 @@ class InMemory(Backend):
         self._state.run += 1
         self.forget_many(self._state.withheld)
         self._state.withheld, self.exchange_at = set(), inf
+        self._late = time.monotonic() + APART
         self._let_go()
 
     def _let_go(self):
@@ -99,7 +100,8 @@ class InMemory(Backend):
     def take(self):
         ready, _, again = self._rows()
         ready.sort(key=lambda row: -row.priority)
-        for row in ready + again * self._crawl.engine.has_started:
+        rests = self._crawl.engine.has_started and not self._crawl.engine.busy
+        for row in ready + again * (rests or time.monotonic() > self._late):
             if not self._until(row):
                 row.failed, row.in_flight = None, True
                 try:

@@ -87,7 +87,6 @@ def put(folder, key, value):
 @example(key="holds 3", value='{"a": [1e308, 1e308]}', verb="info")
 @example(key="done", value="x", verb="info")
 @example(key="seen", value=b"x", verb="top --once")
-@example(key="identity", value='{"spider": "", "fingerprinter": "", "made_by": 1}', verb="info")
 def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key, value, verb):
     before = put(kept, key, value)
     try:
