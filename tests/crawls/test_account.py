@@ -61,6 +61,16 @@ class Parsing(Follower):
         yield {"url": response.url}
 
 
+class Logging(Parsing):
+    """Has an errback that only logs, which deals with nothing."""
+
+    def request(self, response, href):
+        return response.follow(href, errback=self.log_it)
+
+    def log_it(self, failure):
+        self.logger.info(failure)
+
+
 class Picky:
     """A pipeline that drops items; and fails for others, and a spider middleware that does so."""
 
@@ -93,7 +103,7 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
     pages |= {"/": [*bad, "/dropped", "/gone", "/fine"]}
     settings = {**place, **QUICK, "ITEM_PIPELINES": {Picky: 1}, "SPIDER_MIDDLEWARES": {Picky: 50}}
     with Pages(pages) as site:
-        stats = (await crawl(Parsing, settings | {"BUG": True}, url=site.url + "/")).stats
+        stats = (await crawl(Logging, settings | {"BUG": True}, url=site.url + "/")).stats
         hits = dict(site.hits)
         for reason in ("503", "ValueError in parse", "OSError in process_spider_input"):
             assert stats.get_value(f"bloom/failed/{reason}") == 1
@@ -101,7 +111,7 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         expected = {"done": 3, "unparsed": 1, "failed": 6, "waiting": 0}
         assert said == dict.fromkeys(said, 1) | expected
         down = False
-        crawler = await crawl(Parsing, settings, url=site.url + "/")
+        crawler = await crawl(Logging, settings, url=site.url + "/")
         assert "0 requests to fetch, 6 on the failed list. Capacity" in caplog.text
         if not place.get("JOBDIR"):
             assert "6 requests that failed in earlier runs are fetched again." in caplog.messages
@@ -111,7 +121,7 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         assert account() == {"done": 10, "unparsed": 1, "waiting": 0}
         assert len(crawler.spider.parsed) == 8
         hits = site.hits["/bad"]
-        await crawl(Parsing, settings, url=site.url + "/")
+        await crawl(Logging, settings, url=site.url + "/")
         assert site.hits["/bad"] == hits
         assert account() == {"done": 10, "unparsed": 1, "waiting": 0}
 

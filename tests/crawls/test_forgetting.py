@@ -18,12 +18,6 @@ pytestmark = pytest.mark.server
 ONE = {"CONCURRENT_REQUESTS": 1, "RETRY_TIMES": 1}
 
 
-@pytest.fixture
-def storage_settings(place):
-    """Settings of a crawl with one request at a time, for each place of filter and queue."""
-    return place | ONE
-
-
 def stat(crawler, name):
     return crawler.stats.get_value(f"bloom/{name}", 0)
 
@@ -35,23 +29,23 @@ def walls(times, *links):
 
 
 @at("memory", "redis")
-async def test_a_forgotten_page_is_fetched_by_the_next_link(storage_settings):
+async def test_a_forgotten_page_is_fetched_by_the_next_link(place):
     pages = {"/": ["/a"], "/a": walls(1, "/c"), "/again": ["/a"]}
     pages["/c"] = lambda *_: ["/a", "/c", "/again"]
     with Pages(pages) as site:
-        crawler = await crawl(Walled, storage_settings, url=site.url + "/")
+        crawler = await crawl(Walled, place | ONE, url=site.url + "/")
     assert site.hits == {"/": 1, "/a": 2, "/again": 1, "/c": 1}
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (1, 0)
 
 
 @at("job", "kept job", "shared")
-async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(storage_settings):
+async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(place):
     pages = {"/": ["/a", "/b"], "/a": walls(1, "/c"), "/b": [], "/c": []}
     pages["/again"] = []
     hits = []
     with Pages(pages) as site:
         for _ in range(3):
-            await crawl(Walled, storage_settings, url=site.url + "/")
+            await crawl(Walled, place | ONE, url=site.url + "/")
             hits.append(dict(site.hits))
     assert hits[0] == {"/": 1, "/a": 1, "/b": 1, "/again": 1}
     assert hits[1] == hits[0] | {"/": 2, "/a": 2, "/c": 1}
@@ -59,12 +53,12 @@ async def test_a_forgotten_page_is_fetched_by_the_next_run_and_by_no_later_one(s
 
 
 @at("job", "shared")
-async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(storage_settings):
+async def test_a_page_is_forgotten_with_the_pages_that_redirected_to_it(place):
     pages = {"/": ["/old"], "/again": ["/old"], "/old": "/middle", "/middle": "/new"}
     pages |= {"/new": walls(1, "/c"), "/c": ["/old", "/middle", "/new"]}
     with Pages(pages) as site:
-        await crawl(Walled, storage_settings, url=site.url + "/")
-        await crawl(Walled, storage_settings, url=site.url + "/")
+        await crawl(Walled, place | ONE, url=site.url + "/")
+        await crawl(Walled, place | ONE, url=site.url + "/")
     assert site.hits == {"/": 2, "/again": 1, "/old": 2, "/middle": 2, "/new": 2, "/c": 1}
 
 
@@ -75,12 +69,12 @@ LAST = {"REDIRECT_PRIORITY_ADJUST": -10}
 
 @at("redis", "kept job", "shared")
 async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dropped(
-    storage_settings,
+    place,
 ):
     pages = {"/": ONE_WALL, "/again": ONE_WALL, "/c": []}
     pages |= dict.fromkeys(ONE_WALL, "/wall") | {"/wall": walls(1, "/c")}
     with Pages(pages) as site:
-        crawler = await crawl(Walled, storage_settings | LAST, url=site.url + "/")
+        crawler = await crawl(Walled, place | ONE | LAST, url=site.url + "/")
     assert site.hits == {"/": 1, **dict.fromkeys(ONE_WALL, 2), "/wall": 2, "/again": 1, "/c": 1}
     assert (stat(crawler, "forgotten"), stat(crawler, "not_forgotten")) == (4, 0)
     assert crawler.stats.get_value("walls/known") == 1
@@ -105,6 +99,20 @@ def redirected(request, url, **changes):
     """Return what is made of a request that is redirected."""
     chain = [*request.meta.get(CHAIN, ()), fingerprint(request).hex()]
     return request.replace(url=url, **changes, meta={CHAIN: chain})
+
+
+def test_a_page_is_forgotten_with_the_whole_chain_that_led_to_it():
+    first, second, third = map(page, "abc")
+    wall = redirected(first, page("wall").url)
+    to_second, to_wall = redirected(third, second.url), redirected(second, wall.url)
+    with Session() as session:
+        assert session.seen(first, second, third, wall) == [False] * 4
+        assert session.seen(to_second, to_wall) == [True, True]
+        scrapy_bloom.forget(wall, session.crawler)
+        assert session.seen(first, second, third, wall) == [False] * 4
+        scrapy_bloom.forget(wall, session.crawler)
+        assert session.seen(first, second, third) == [False, True, True], "they led there before"
+    assert (stat(session.crawler, "forgotten"), stat(session.crawler, "not_forgotten")) == (4, 0)
 
 
 def test_each_form_of_a_chain_is_forgotten_with_its_own_body():

@@ -67,43 +67,6 @@ async def test_pages_whose_callbacks_close_the_spider_are_fetched_again(storage,
     assert undone(storage) == 0
 
 
-@pytest.mark.each_scrapy
-async def test_a_page_whose_callback_fails_in_a_stop_is_fetched_again(storage):
-    """Once more, and no more: in the next run it fails by itself, or it does not."""
-
-    class Failing(Follower):
-        stops = True
-
-        async def parse(self, response):
-            if self.stops:
-                stop_async = getattr(self.crawler, "stop_async", None)  # from Scrapy 2.14
-                if stop_async:
-                    self.stopping = asyncio.ensure_future(stop_async())
-                else:
-                    self.crawler.stop()
-                await asyncio.sleep(0.1)
-            for href in response.css("a::attr(href)").getall():
-                yield self.request(response, href)
-            if response.url.endswith("/a") or self.stops:
-                raise ValueError("it cannot go on")
-
-        def request(self, response, href):
-            if self.stops:
-                raise ValueError("the crawl is over")
-            return super().request(response, href)
-
-    with Pages({"/": ["/a"], "/a": ["/b"], "/b": []}) as pages:
-        await crawl(Failing, storage, url=pages.url + "/")
-        assert pages.hits == {"/": 1}
-        assert undone(storage) == 1
-        Failing.stops = False
-        keeps = storage.get("SCHEDULER") == "scrapy_bloom.Scheduler"
-        for runs in range(2):  # what has failed by itself is fetched by the next run, if it is kept
-            await crawl(Failing, storage, url=pages.url + "/")
-            assert pages.hits == {"/": 2, "/a": 1 + keeps * runs, "/b": 1}
-    assert undone(storage) == 0
-
-
 class Twice:
     """Downloads each request itself, and then waits: for Scrapy nothing is left to do meanwhile."""
 

@@ -97,19 +97,20 @@ class BrokenStats(MemoryStatsCollector):
 
     theirs = ("bloom/", "dupefilter/")
 
+    def _refuse(self, key, theirs):
+        if key.startswith(theirs):
+            raise ConnectionError(f"nobody has {key}")
+
     def inc_value(self, key, *args, **kwargs):
-        if key.startswith(self.theirs):
-            raise ConnectionError(f"nobody takes {key}")
+        self._refuse(key, self.theirs)
         super().inc_value(key, *args, **kwargs)
 
     def get_value(self, key, *args, **kwargs):
-        if key == "bloom/checked":
-            raise ConnectionError(f"nobody has {key}")
+        self._refuse(key, "bloom/checked")
         return super().get_value(key, *args, **kwargs)
 
     def set_value(self, key, *args, **kwargs):
-        if key.startswith(self.theirs):
-            raise ConnectionError(f"nobody takes {key}")
+        self._refuse(key, self.theirs)
         super().set_value(key, *args, **kwargs)
 
 

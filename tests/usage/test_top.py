@@ -19,7 +19,7 @@ from scrapy import Request
 from support.crawling import at, crawl, target_of
 from support.internals import stop_beating
 from support.jobs import kept_job, list_failed, open_job
-from support.lease_times import all_are_well, shift_leases
+from support.lease_times import let_die, shift_leases
 from support.processes import environment, run_line
 from support.queues import Crawler
 from support.waiting import until
@@ -277,15 +277,15 @@ def test_a_look_tells_who_is_silent_and_who_is_dead(bloom, server):
     key = next(keys)
     with ExitStack() as stack:
         workers = [stack.enter_context(Crawler(server.url, key)) for _ in range(3)]
+        well, silent, dead = (worker.queue for worker in workers)
         workers[0].offer(*range(3))
-        for worker, seconds in zip(workers, (0, 19, 3600), strict=True):
-            assert worker.take(1)
-            stop_beating(worker.queue.link)
-            shift_leases(server, key, -seconds, worker.queue.worker.name)
-        all_are_well(server, key)
-        workers[0].queue.worker.beat()
-        looked = {row["name"]: row for row in told(bloom, f"{server.url}#{key}")["workers"]}
-        well, silent, dead = (looked[worker.queue.worker.name] for worker in workers)
+        assert all(worker.take(1) for worker in workers)
+        stop_beating(silent.link)
+        let_die(server, key, dead)
+        shift_leases(server, key, -19, silent.worker.name)
+        well.worker.beat()
+        rows = {row["name"]: row for row in told(bloom, f"{server.url}#{key}")["workers"]}
+        well, silent, dead = (rows[queue.worker.name] for queue in (well, silent, dead))
     assert [row["in_flight"] for row in (well, silent, dead)] == [1, 1, 0]
     assert silent["silent"] > well["silent"] + 18
     assert well["dead"] == silent["dead"] == 0
