@@ -8,6 +8,7 @@ from support.lines import lines_of
 
 from scrapy_bloom.crawl import in_flight, memory, page, waits
 from scrapy_bloom.crawl.history import ORIGINAL
+from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.page import Event, Page
 from scrapy_bloom.crawl.report import Report
@@ -138,3 +139,22 @@ def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monke
     let_go = [crawl.pages.waits.expect(led_to(n, b"a"), origin) for n in range(1, 4)]
     assert let_go == [[], [waiting], []]
     assert crawl.pages.end(*let_go[1:2]) == [waiting]
+
+
+def test_a_page_is_released_after_all_that_was_asked_before_it():
+    """What is asked later does not matter, nor in which order it is answered."""
+    book = Ledger()
+    book.add(["first"])
+    questions = [book.ask(), book.ask()]
+    book.add(["second"])
+    assert [*book.take(book.due())] == ["first"]
+    last = book.ask()
+    for question in questions[::-1]:
+        assert book.due() is None
+        book.answer(question)
+    until = book.due()
+    book.add(["third"])  # while items are written
+    assert [*book.take(until)] == ["second"]
+    assert (len(book), book.due()) == (1, None)
+    book.answer(last)
+    assert [*book.take(book.due())] == ["third"]
