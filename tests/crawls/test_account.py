@@ -460,6 +460,22 @@ async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
     assert site.hits["/"] == 6
 
 
+async def test_a_start_page_that_fails_in_a_later_run_is_one_page(place, account):
+    with Pages({}) as site:
+        for answer, said in (
+            ([], {"done": 1}),
+            (503, {"done": 0, "failed": 1, "503": 1}),
+            (404, {"done": 0, "failed": 1, "404": 1}),  # in three runs, whatever it is
+            ([], {"done": 1}),
+            (404, {"done": 0, "unparsed": 1}),
+            ("/seen", {"done": 1}),
+            ([], {"done": 1}),
+        ):
+            site.pages = {"/": answer, "/seen": []}
+            await crawl(Parsing, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
+            assert account() == said | {"waiting": 0}
+
+
 async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_the_next_run(
     place, account
 ):
