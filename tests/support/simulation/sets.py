@@ -88,6 +88,14 @@ SHARED = {
         "rate": 0.15,
         "loss": 0.1,
     },
+    "a pace, freezes": {
+        "faults": {"freeze": 2, "kill": 1, "stop": 1, "join": 1},
+        "features": {"fails": 0.1, "redirects": 0.1},
+        "delay": 1.0,
+        "gap": 0.95,
+        "answers": (0.02, 0.1, 0.4, 1.0),
+        "rate": 0.15,
+    },
     "a pace, blocking callbacks": {
         "faults": {"kill": 0.1},
         "features": {"blocks": 0.2, "fails": 0.1},
