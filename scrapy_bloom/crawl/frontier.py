@@ -444,12 +444,13 @@ class Frontier:
         :raises DontCloseSpider: in that case.
         """
         backend, memory = self._backend, self._memory
-        rests = self._busy or len(memory) or len(backend)
-        if not (rests or backend.broken):
+        if backend.broken:
+            return
+        if not (self._busy or len(memory) or len(backend)):
             self._add_ended(self._in_flight.end(self._waits.let_go()))
             if self._ledger:
                 raise DontCloseSpider
-        if backend.broken or (backend.over and not len(memory) and not self.pending()):
+        if backend.over and not len(memory) and not self.pending():
             return
         count, until = backend.resting()
         count, until = count + memory.later, min(until, memory.next_due)
