@@ -8,7 +8,9 @@ from collections import Counter
 from contextlib import nullcontext
 
 import pytest
+from scrapy import signals
 from scrapy.exceptions import CloseSpider
+from scrapy.exporters import JsonLinesItemExporter
 from support.crawling import Follower, at, crawl, kept, messages, settings_at
 from support.sites import Pages, fan
 
@@ -65,6 +67,32 @@ async def test_items_wait_until_their_page_has_ended(job, feed):
     crawler = await run(Yielding, job, feed, fan())
     assert crawler.spider.sizes == [0, 0, 0]
     assert [line["number"] for line in lines(feed)] == [0, 1, 2]
+
+
+class Announcing(Yielding):
+    """Has an item of no page before its first page."""
+
+    async def start(self):
+        item = {"url": "none", "number": 0}
+        self.crawler.signals.send_catch_log(signals.item_scraped, item=item, spider=self)
+        async for each in super().start():
+            yield each
+
+
+async def test_an_item_of_no_page_that_cannot_be_written_for_now_ends_no_crawl(
+    job, feed, monkeypatch
+):
+    left, export = [*range(5)], JsonLinesItemExporter.export_item
+
+    def export_item(self, item):
+        if left:
+            left.pop()
+            raise OSError("no room")
+        export(self, item)
+
+    monkeypatch.setattr(JsonLinesItemExporter, "export_item", export_item)
+    await run(Announcing, job, feed, fan(1, 2))
+    assert Counter(line["url"][-1] for line in lines(feed)) == {"e": 1, "/": 3, "1": 3, "2": 3}
 
 
 @pytest.mark.redis
