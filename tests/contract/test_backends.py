@@ -115,6 +115,19 @@ async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl):
     assert await run.offer("a", "b") == [False, True]
 
 
+@pytest.mark.redis
+@pytest.mark.server
+@pytest.mark.parametrize("crawl", [InRedis], indirect=True)
+async def test_after_a_loss_what_was_only_in_memory_is_new(crawl):
+    """What it has led to may be lost."""
+    run = await crawl.open()
+    run.backend.withhold([mark_of("a")])
+    assert await run.offer("a", "b") == [True, False]
+    crawl.client.delete(*crawl.client.keys(f"{crawl.key}*"))
+    assert await run.offer("c", "a") == [False, True]
+    assert await run.offer("a") == [False]
+
+
 async def test_forgotten_marks_can_be_added_again(crawl):
     run = await crawl.open()
     await run.offer(*"abc")
