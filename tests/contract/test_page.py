@@ -27,6 +27,16 @@ def test_the_table_says_for_each_state_what_comes_of_each_event():
                 assert event in {Event.REACHED, Event.YIELDED, Event.FAILED, Event.KEPT}
 
 
+def test_what_waits_for_a_page_fails_with_it_if_that_is_fetched_again():
+    for is_fetched_again in True, False:
+        parent, page = Page(), Page()
+        hold_up(parent, page)
+        page.note(Event.FAILED, Reason("503"))
+        assert page.end(with_waiters=is_fetched_again) == [page]
+        assert parent.end() == [parent]
+        assert parent.has_failed is is_fetched_again
+
+
 @settings(stateful_step_count=25)
 class PageMachine(RuleBasedStateMachine):
     """Pages, each with a plain list of what has happened to it, and those for which it waits."""
