@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 import pytest
+from pytest_twisted import async_yield_fixture
 
 
 @pytest.fixture
@@ -16,3 +17,13 @@ def join(server, key):
             return workers.enter_context(Crawler(server.url, key, default=default, **options))
 
         yield join
+
+
+@async_yield_fixture
+async def in_job(request):
+    """A crawl in a job directory; what is open at the end is closed."""
+    from support.backends import JobDirectory
+
+    place = JobDirectory(request)
+    yield place
+    await place.close()

@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 from scrapy import Request
 from scrapy.squeues import PickleFifoDiskQueue, PickleLifoDiskQueue
-from support.backends import JobDirectory
 from support.contract import fingerprints
 from support.internals import database_of
 from twisted.internet.defer import succeed
@@ -24,19 +23,14 @@ from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 
 
-@pytest.fixture
-def place(request):
-    return JobDirectory(request)
-
-
-async def opened_in(place):
-    return (await place.open()).backend
+async def opened_in(in_job):
+    return (await in_job.open()).backend
 
 
 async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_failed_commit(
-    place, monkeypatch
+    in_job, monkeypatch
 ):
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     for number in range(150):
         assert backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None) is False
     backend.offer(free := Request("http://b.test/"), 0.0, None, None)
@@ -55,9 +49,9 @@ async def test_what_hosts_left_alone_have_put_aside_is_in_nobodys_way_after_a_fa
     assert await backend.close()
 
 
-async def test_an_exchange_ends_whatever_is_added_meanwhile(place, monkeypatch):
+async def test_an_exchange_ends_whatever_is_added_meanwhile(in_job, monkeypatch):
     """Callbacks run while it pauses, and each may yield thousands of requests."""
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     numbers = count()
 
     def add(*_):
@@ -74,7 +68,7 @@ async def test_an_exchange_ends_whatever_is_added_meanwhile(place, monkeypatch):
 
 
 async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_loop(
-    place, monkeypatch
+    in_job, monkeypatch
 ):
     """A filter for 100,000,000 pages is read and written for seconds."""
     threads = {}
@@ -96,15 +90,15 @@ async def test_what_takes_long_in_opening_and_closing_is_done_beside_the_event_l
     ):
         one = noted(f"{owner.__name__}.{name}", getattr(owner, name))
         monkeypatch.setattr(owner, name, one)
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     assert await backend.close()
     assert len(threads) == 5
     assert threading.current_thread() not in threads.values()
 
 
-async def test_no_transaction_is_long_however_much_has_changed(place, monkeypatch):
+async def test_no_transaction_is_long_however_much_has_changed(in_job, monkeypatch):
     """Each stops the crawl; between two of them it goes on."""
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     known, fresh = fingerprints(6_000), fingerprints(6_000, "fresh")
     for page in known:
         backend.offer(Request("http://a.test/"), 0.0, page, None)
@@ -131,16 +125,16 @@ async def test_no_transaction_is_long_however_much_has_changed(place, monkeypatc
     assert max(written) < 1_000
     monkeypatch.undo()
     assert not backend.dirty
-    store = Store(place.folder / "bloom.sqlite", read_only=True)
+    store = Store(in_job.folder / "bloom.sqlite", read_only=True)
     assert len(store) == 12_000
     assert [page in store.filter for page in (*known, *fresh)] == [False] * 6_000 + [True] * 6_000
     store.close()
     assert await backend.close()
 
 
-async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(place, monkeypatch):
+async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(in_job, monkeypatch):
     monkeypatch.setattr(log, "LOG_BYTES", 50_000)
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     threads, checkpoint = set(), Log.checkpoint
 
     def noted(one):
@@ -156,11 +150,11 @@ async def test_a_long_log_is_copied_into_the_file_beside_the_event_loop(place, m
     assert await backend.close()
 
 
-async def test_start_requests_that_still_wait_are_known_to_the_next_run(place):
+async def test_start_requests_that_still_wait_are_known_to_the_next_run(in_job):
     """Each run stored them once more. One that was done is a new one."""
     names = [*map(str, range(300))]
     for waiting in (0, 295, 295):
-        run = await place.open(starts=True)
+        run = await in_job.open(starts=True)
         account = run.backend.account()
         assert account.pages - account.done == waiting
         await run.offer(*names, filtered=False)
@@ -169,15 +163,15 @@ async def test_start_requests_that_still_wait_are_known_to_the_next_run(place):
         await run.say()
         account = run.backend.account()
         assert (account.done, account.pages) == (5, 300)
-        await place.kill()
+        await in_job.kill()
 
 
 @pytest.mark.parametrize(
     ("kind", "method"), [(Starts, "__getitem__"), (FailedList, "take"), (FailedList, "_give_way")]
 )
-async def test_a_read_that_fails_as_a_page_ends_changes_nothing(place, monkeypatch, kind, method):
+async def test_a_read_that_fails_as_a_page_ends_changes_nothing(in_job, monkeypatch, kind, method):
     """It is tried again. A row that was deleted twice made the next run refuse the job."""
-    backend = (await place.open(starts=True)).backend
+    backend = (await in_job.open(starts=True)).backend
     backend.offer(Request("http://a.test/", dont_filter=True), 0.0, None, None)
     request, taken = backend.take()
 
@@ -197,7 +191,7 @@ async def test_a_read_that_fails_as_a_page_ends_changes_nothing(place, monkeypat
             end()
     end()
     assert await backend.close()
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     assert backend.account()[:3] == ((0, 0, 0) if method == "_give_way" else (1, 0, 0))
     assert backend.account().pages == 1
     assert await backend.close()
@@ -207,10 +201,10 @@ async def test_a_read_that_fails_as_a_page_ends_changes_nothing(place, monkeypat
 
 
 @pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])
-async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(place, order):
+async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(in_job, order):
     """Whatever Scrapy's queue takes first, and whatever the priorities."""
-    place.disk = order
-    backend = await opened_in(place)
+    in_job.disk = order
+    backend = await opened_in(in_job)
     for number in range(3):
         backend.offer(Request(f"http://a.test/bad{number}", priority=5), 0.0, None, None)
         _, taken = backend.take()
@@ -218,7 +212,7 @@ async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_the
     for number in range(4):
         backend.offer(Request(f"http://a.test/{number}"), 0.0, None, None)
     assert await backend.close()
-    backend = await opened_in(place)
+    backend = await opened_in(in_job)
     fetched = []
     while (found := backend.take()) is not None:
         page = found[0].url.rpartition("/")[2]

@@ -10,13 +10,12 @@ from scrapy import Request, Spider
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.squeues import FifoMemoryQueue, PickleFifoDiskQueue, PickleLifoDiskQueue
 from scrapy.utils.test import get_crawler
-from support.backends import JobDirectory
 
 from scrapy_bloom.crawl.scrapy.downloads import order_slots, put_slot, take_slot
 
 
 @pytest.mark.parametrize("base", [DownloaderAwarePriorityQueue, ScrapyPriorityQueue])
-async def test_a_priority_queue_may_want_to_wait(request, base):
+async def test_a_priority_queue_may_want_to_wait(in_job, base):
     """It was asked again without end: nothing else ran any more, not even a signal handler."""
 
     class Waits(base):
@@ -27,9 +26,8 @@ async def test_a_priority_queue_may_want_to_wait(request, base):
             assert self.waits > -9
             return super().pop() if self.waits < 0 else None
 
-    job = JobDirectory(request)
-    job.queue = Waits
-    run = await job.open()
+    in_job.queue = Waits
+    run = await in_job.open()
     await run.offer("a")
     assert [run.backend.take() for _ in range(3)] == [None] * 3
     assert len(run.backend) == 1
@@ -38,11 +36,10 @@ async def test_a_priority_queue_may_want_to_wait(request, base):
 
 
 @pytest.mark.parametrize("disk", [PickleFifoDiskQueue, PickleLifoDiskQueue])
-async def test_what_waits_is_on_disk_however_large(request, disk):
+async def test_what_waits_is_on_disk_however_large(in_job, disk):
     """Requests were read ahead by their number, so that large ones filled the memory."""
-    job, names = JobDirectory(request), [*map(str, range(40))]
-    job.disk = disk
-    run = await job.open()
+    in_job.disk, names = disk, [*map(str, range(40))]
+    run = await in_job.open()
     tracemalloc.start()
     for number, name in enumerate(names):
         await run.offer(name, host=f"{number % 2}", meta={"page": bytes(200_000)})
@@ -51,8 +48,8 @@ async def test_what_waits_is_on_disk_however_large(request, disk):
     for _ in range(2):
         assert sorted(await run.take(4), key=int) == first
         run.have.clear()
-        await job.kill()
-        run = await job.open()
+        await in_job.kill()
+        run = await in_job.open()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5_000_000  # four requests, the filter, and what SQLite gives
