@@ -172,7 +172,8 @@ async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
 async def test_a_wall_is_said_if_no_page_comes_through_it(place, caplog):
     names = [f"/{number}" for number in range(19)]
     with Pages({"/": names} | dict.fromkeys(names, 403) | {"/9": []}) as site:
-        await crawl(Parsing, {**place, "CONCURRENT_REQUESTS": 1}, url=site.url + "/")
+        oldest = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+        await crawl(Parsing, {**place, **oldest, "CONCURRENT_REQUESTS": 1}, url=site.url + "/")
     assert not any("in a row" in text for text in caplog.messages)
 
 
