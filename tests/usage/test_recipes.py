@@ -3,8 +3,8 @@
 import re
 import time
 from datetime import datetime, timezone
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +35,10 @@ def recipe(tmp_path):
             code = code.replace(before, after)
         path = tmp_path / "recipe.py"  # Scrapy reads the source of callbacks
         path.write_text(re.sub(r"https://\w+\.example", site, code))
-        return run_path(str(path))
+        spec = spec_from_file_location("recipe", path)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return vars(module)
 
     return recipe
 
