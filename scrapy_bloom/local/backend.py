@@ -214,12 +214,12 @@ class LocalBackend(Backend):
 
     def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
         """Delete the row of a request with the next commit, and count its page."""
-        if start and ended is not Ended.REPLACED:
-            self._note_start(start, Start(done=True))  # first, as it may fail
+        if ended is not Ended.REPLACED:
+            if start:
+                self._note_start(start, Start(done=True))  # first, as it may fail
+            self._count(DONE, 1)
         if taken is not None:
             self._store.delete(taken.row)
-        if ended is not Ended.REPLACED:
-            self._count(DONE, 1)
 
     def fail(
         self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
