@@ -49,8 +49,8 @@ class Waits:
         """Let pages that may have yielded a duplicate wait for what it duplicates, if they must.
 
         For what is in memory only the stored ones wait: those in memory wait for nothing but what
-        they have yielded. But if it has failed already, these fail, too: who is done is never asked
-        again what it led to.
+        they have yielded. But if it has failed already, these fail, too: a page that is done is
+        never asked again what it led to.
 
         :param even_if_queued: whether also for a target that nobody here has taken: it may be long
             until its turn comes.

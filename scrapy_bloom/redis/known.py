@@ -26,7 +26,7 @@ class Known:
         self._remembers, self._times = places > 1, 0
 
     def clear(self) -> None:
-        """Remove all. That takes no time: from now on each is looked for a place further on."""
+        """Remove all. That takes no time: from now on each is looked for one place further on."""
         self._times += 1
         if self._times == self._pairs:
             self._times, self._table = 0, bytearray()

@@ -37,7 +37,7 @@ from scrapy_bloom.redis.worker import AHEAD, MOST_DEATHS, Surprise, Worker
 
 logger = logging.getLogger(__name__)
 
-_LATEST: Final = 50  # four of five of so many answers came no later than the next one is expected
+_LATEST: Final = 50  # of so many answers: the next one is expected as soon as four of five came
 
 _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 

@@ -47,19 +47,19 @@ _EARLY: Final = 0.001
 """Seconds before its turn that a request may be sent: timers are no more exact."""
 
 _SHORT: Final = 0.05
-"""Share of a delay by which a request may be late, and the gap after it is shorter."""
+"""Share of a delay by which a request may be late. The gap after it is that much shorter."""
 
 _EXACT: Final = 0.025
 """Seconds that it may be late in any case: an event loop is no more exact."""
 
 _LONGER: Final = 0.02
-"""Seconds that a turn may last, besides twice as many as that of a late request.
+"""Seconds by which a turn may last longer than twice that of a late request.
 
 One callback that blocks for long is no reason to keep a host waiting as long.
 """
 
 _SHORTER: Final = 0.9
-"""How much of it a turn lasts after that of a request that was sent in time."""
+"""Factor by which turns get shorter with each request that is sent in time."""
 
 _UNUSED: Final = 8
 """After so many unused turns in a row a slot is unpaced."""
