@@ -78,10 +78,15 @@ class RedisTarget:
             link.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[Reader]:
-        """Connect to read, and say in the end what could not be read."""
+    def _looking(self) -> Iterator[Reader]:
+        """Connect to read what can be read."""
         with self._connected() as link:
-            reader = Reader(link, self.key, strict=False)
+            yield Reader(link, self.key, strict=False)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
+        """Do the same, and say in the end what could not be read."""
+        with self._looking() as reader:
             yield reader
             for what, why in reader.skipped.items():
                 note(f"{self.name}: skipped {what}: {why}")
@@ -90,14 +95,12 @@ class RedisTarget:
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
-        with self._connected() as link:
-            reader = Reader(link, self.key, strict=False)
+        with self._looking() as reader:
             return self._facts(reader, reader.existing())
 
     def look(self) -> dict[str, Any]:
         """Return the same, and who is at it."""
-        with self._connected() as link:
-            reader = Reader(link, self.key, strict=False)
+        with self._looking() as reader:
             state = reader.existing()
             taken = reader.taken()
             lease = upkeep.LEASE
