@@ -188,7 +188,6 @@ class Place:
         assert not await run.backend.close()
 
     async def close(self):
-        """Clear away what a test has left open."""
         if self.run is not None:
             await self.kill()
 

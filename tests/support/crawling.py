@@ -128,7 +128,6 @@ def placed(*names):
 
 
 def target_of(settings):
-    """Return how commands name a crawl with these settings."""
     return settings.get("JOBDIR") or f"{settings['BLOOM_REDIS_URL']}#{settings['BLOOM_REDIS_KEY']}"
 
 
@@ -146,7 +145,6 @@ async def crawl(spider=Follower, settings=None, **arguments):
 
 
 async def crawl_refused(settings, caplog, **arguments):
-    """Crawl and return the error that refused it."""
     caplog.clear()
     with Pages({"/": []}) as pages:
         await crawl(settings=settings, url=pages.url + "/", **arguments)
@@ -196,7 +194,6 @@ class Project:
         return self
 
     def __exit__(self, *exc_info):
-        """End what a test that failed has not."""
         for run in self.runs:
             run.kill()
             run.end()

@@ -10,9 +10,9 @@ SECTOR = 512
 
 
 class Recorder:
-    """Records what is done to files in a folder, by SQLite and by `pathlib`.
+    """Records what is done to files, by SQLite and by `Path.replace`.
 
-    As a context manager. It must be entered before the files are opened.
+    It must be made before the files are opened.
 
     :param patch: a monkeypatch.
 
@@ -21,31 +21,15 @@ class Recorder:
     """
 
     def __init__(self, patch):
-        self.steps = []
-        vfs.install()
-        for name in ("created", "written", "truncated", "synced", "deleted"):
-            patch.setattr(vfs, name, self._recording(name))
-        replace, unlink, touch = Path.replace, Path.unlink, Path.touch
+        self.steps, replace = [], Path.replace
 
         def replacing(path, target):
             self.steps.append(("renamed", str(path), str(target)))
             return replace(path, target)
 
-        def unlinking(path, *, missing_ok=False):
-            if path.exists():
-                self.steps.append(("deleted", str(path)))
-            return unlink(path, missing_ok=missing_ok)
-
-        def touching(path, *arguments, **keywords):
-            if not path.exists():
-                self.steps.append(("created", str(path)))
-            return touch(path, *arguments, **keywords)
-
-        for name, method in ("replace", replacing), ("unlink", unlinking), ("touch", touching):
-            patch.setattr(Path, name, method)
-
-    def _recording(self, name):
-        return lambda *arguments: self.steps.append((name, *arguments))
+        vfs.install()
+        patch.setattr(vfs, "tell", lambda *step: self.steps.append(step))
+        patch.setattr(Path, "replace", replacing)
 
 
 class _File:
@@ -63,61 +47,52 @@ class Disk:
     """
 
     def __init__(self):
-        self._names, self._changed = {}, []
-        self._durable_names = {}
+        self._names, self._durable_names, self._changes = {}, {}, []
 
-    def do(self, step, *arguments):
-        """Do a step."""
-        getattr(self, f"_{step}")(*arguments)
+    def do(self, step, path, *what):
+        if step == "written":
+            self._names[path].pending.append(what)
+        elif step == "truncated":
+            self._names[path].pending.append((*what, None))
+        elif step == "synced":
+            self._sync(self._names[path])
+        else:
+            change = step, path, *([_File()] if step == "created" else what)
+            self._changes.append(change)
+            _change(self._names, *change)
 
-    def _created(self, path):
-        new = _File()
-        self._change(lambda names: names.update({path: new}))
-
-    def _deleted(self, path):
-        self._change(lambda names: names.pop(path))
-
-    def _renamed(self, path, target):
-        self._change(lambda names: names.update({target: names.pop(path)}))
-
-    def _change(self, change):
-        change(self._names)
-        self._changed.append(change)
-
-    def _written(self, path, offset, data):
-        self._names[path].pending.append((offset, data))
-
-    def _truncated(self, path, size):
-        self._names[path].pending.append((size, None))
-
-    def _synced(self, path):
-        file = self._names[path]
+    def _sync(self, file):
         for change in file.pending:
             _apply(file.durable, *change)
         file.pending = []
         if file not in self._durable_names.values():  # SQLite syncs the folder of a new file
-            self._persist(len(self._changed))
-
-    def _persist(self, changes):
-        for change in self._changed[:changes]:
-            change(self._durable_names)
-        del self._changed[:changes]
+            for change in self._changes:
+                _change(self._durable_names, *change)
+            self._changes = []
 
     def after_a_kill(self):
-        """Return the contents of all files, by path."""
         return {path: _contents(file, lambda _: True) for path, file in self._names.items()}
 
     def after_a_power_failure(self, seed):
         """Return what the contents of all files may be."""
         dice = random.Random(seed)
         names = dict(self._durable_names)
-        for change in self._changed[: dice.randint(0, len(self._changed))]:
-            change(names)
+        for change in self._changes[: dice.randint(0, len(self._changes))]:
+            _change(names, *change)
         # Much, little or half of what was not synced.
         share = dice.choice([0, 0.05, 0.5, 0.95, 1])
         return {
             path: _contents(file, lambda _: dice.random() < share) for path, file in names.items()
         }
+
+
+def _change(names, step, path, other=None):
+    if step == "created":
+        names[path] = other
+    elif step == "deleted":
+        del names[path]
+    else:
+        names[other] = names.pop(path)
 
 
 def _contents(file, reaches_the_disk):

@@ -3,7 +3,6 @@
 import pickle
 import time
 from collections import Counter
-from dataclasses import dataclass
 from math import inf
 from os import urandom
 from types import SimpleNamespace
@@ -20,25 +19,12 @@ from scrapy_bloom.crawl.serialize import Unstorable, read_request
 from scrapy_bloom.filter.info import FilterInfo
 
 
-@dataclass
-class Row:
-    """A request that is not done; on the failed list if it has `failed`, in a `run`."""
-
-    id: bytes
-    priority: int
-    body: bytes
-    slot: str
-    due: float  # a date, as all times here
-    in_flight: bool = False
-    failed: Failed | None = None
-    run: int = 0
-
-
 class InMemory(Backend):
     """Keeps a crawl in `kept.state`, as of its last exchange.
 
-    That has marks, with when each was added, and those of requests in memory; requests; as what
-    pages count, as in "done 404"; until when slots are left alone.
+    That has marks, with when each was added, and those of requests in memory; a row for each
+    request that is not done, on the failed list if it has `failed`, in a `run`; as what pages
+    count; until when slots are left alone. All times are dates.
     """
 
     kind, interval, unsaid = "kept", 60.0, 0
@@ -51,9 +37,6 @@ class InMemory(Backend):
         self.forget_many(self._state.withheld)
         self._state.withheld, self.exchange_at = set(), inf
         self._late = time.monotonic() + APART
-        self._let_go()
-
-    def _let_go(self):
         for row in self._state.rows.values():
             row.in_flight = False
 
@@ -76,13 +59,14 @@ class InMemory(Backend):
             if start in state.rows:
                 state.rows[start].failed = None
                 return False
+        row = SimpleNamespace(id=start or urandom(8), in_flight=False, failed=None)
+        row.priority, row.slot = request.priority, self._crawl.engine.slot_of(request)
+        row.due = now + not_before - time.monotonic() if not_before else 0.0
         try:
-            body = pickle.dumps(request.to_dict(spider=self._crawl.spider))
+            row.body = pickle.dumps(request.to_dict(spider=self._crawl.spider))
         except Exception as error:
             raise Unstorable(error) from error
-        id_, due = start or urandom(8), now + not_before - time.monotonic() if not_before else 0.0
-        slot = self._crawl.engine.slot_of(request)
-        state.rows[id_] = Row(id_, request.priority, body, slot, due)
+        state.rows[row.id] = row
         return False
 
     def __contains__(self, mark):
@@ -102,7 +86,7 @@ class InMemory(Backend):
         ready.sort(key=lambda row: -row.priority)
         rests = self._crawl.engine.has_started and not self._crawl.engine.busy
         for row in ready + again * (rests or time.monotonic() > self._late):
-            if not self._until(row):
+            if not self._until(row.slot, row.due):
                 row.failed, row.in_flight = None, True
                 try:
                     return read_request(row.body, self._crawl.spider), row
@@ -133,7 +117,7 @@ class InMemory(Backend):
         self._changed()
 
     def held_until(self, request):
-        return self._until(Row(b"", 0, b"", self._crawl.engine.slot_of(request), 0.0))
+        return self._until(self._crawl.engine.slot_of(request))
 
     @property
     def dirty(self):
@@ -150,7 +134,8 @@ class InMemory(Backend):
         end_crawl(self._crawl.crawler, self._report, error)
 
     async def close(self):
-        self._let_go()  # it waits for the next run
+        for row in self._state.rows.values():
+            row.in_flight = False  # it waits for the next run
         self._report.account = self.account()
         return not self.broken
 
@@ -159,14 +144,14 @@ class InMemory(Backend):
         ready, waits, again = [], [], []
         for row in self._state.rows.values():
             if not (row.failed or row.in_flight):
-                (waits if self._until(row) else ready).append(row)
+                (waits if self._until(row.slot, row.due) else ready).append(row)
             elif row.failed and row.run < self._state.run and not row.failed.unparsed:
                 again.append(row)
         return ready, waits, again
 
-    def _until(self, row):
+    def _until(self, slot, due=0.0):
         """Return when a row may be taken, by `time.monotonic()`; 0 if it may."""
-        left = max(row.due, self._state.holds.get(row.slot, 0.0)) - time.time()
+        left = max(due, self._state.holds.get(slot, 0.0)) - time.time()
         return time.monotonic() + left if left > 0 else 0.0
 
     def __len__(self):
@@ -186,7 +171,7 @@ class InMemory(Backend):
 
     @property
     def next_start(self):
-        return min(map(self._until, self._rows()[1]), default=inf)
+        return min((self._until(row.slot, row.due) for row in self._rows()[1]), default=inf)
 
     def resting(self):
         ready, waits, _ = self._rows()
@@ -194,13 +179,12 @@ class InMemory(Backend):
 
     def account(self):
         rows, counts = self._state.rows.values(), Counter(self._state.ended.values())
-        listed = [row.failed for row in rows if row.failed]
-        reasons = [
-            Counter(each.kind for each in listed if each.unparsed is unparsed)
-            for unparsed in (False, True)
-        ]
+        failed, unparsed = reasons = Counter(), Counter()
+        for row in rows:
+            if row.failed:
+                reasons[row.failed.unparsed][row.failed.kind] += 1
         where = len(self), sum(row.in_flight for row in rows)
-        return Account(counts["done"], *where, *reasons, counts["not kept"])
+        return Account(counts["done"], *where, failed, unparsed, counts["not kept"])
 
     def info(self):
         return FilterInfo(1_000_000, 1e-6, len(self._state.marks), 0.0, 0.0, 0.0, 0, 0, 1)

@@ -124,7 +124,6 @@ class SharedCrawl:
 
 
 def stored(request):
-    """Return a request as Scrapy's disk queues write it."""
     return pickle.dumps(request.to_dict(), protocol=4)
 
 

@@ -52,24 +52,10 @@ class Shop:
     name: Any = "?"
 
 
-class Color(Enum):
-    RED = 1
-
-
-class Language(str, Enum):
-    ENGLISH = "en"
-
-
-class Flags(IntFlag):
-    A = 1
-    B = 2
-
-
-class Rights(Flag):
-    READ = 1
-    WRITE = 2
-
-
+Color = Enum("Color", "RED")
+Language = Enum("Language", {"ENGLISH": "en"}, type=str)
+Flags = IntFlag("Flags", "A B")
+Rights = Flag("Rights", "READ WRITE")
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - as projects do
 
 

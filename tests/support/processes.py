@@ -43,7 +43,6 @@ def environment():
 
 
 def run_line(line):
-    """Run a line of Python to its end; return what came of it."""
     return subprocess.run(
         [sys.executable, "-c", line],
         env=environment(),
@@ -84,11 +83,9 @@ class Run:
             os.kill(self.pid, number)
 
     def interrupt(self):
-        """Ask it to stop cleanly, as Ctrl-C does."""
         self.send_signal(signal.SIGINT)
 
     def kill(self):
-        """End it at once."""
         self.send_signal(signal.SIGKILL)
 
     def freeze(self):
@@ -120,7 +117,6 @@ class Run:
 
     @property
     def ended(self):
-        """Whether it has ended."""
         return self._exit_code is not None
 
     @property
@@ -130,12 +126,10 @@ class Run:
 
     @property
     def output(self):
-        """What it has printed so far."""
         return self._files[0].read_text()
 
     @property
     def log(self):
-        """What it has written to its log so far."""
         return self._files[1].read_text(errors="replace")  # it may be writing
 
     def logged(self, level):

@@ -130,7 +130,6 @@ class Proxy(Served):
         return f"redis://{self.HOST}:{self.port}/0"
 
     def cut(self):
-        """Reset all connections."""
         for connection in [*self.connections]:
             connection.reset()
 

@@ -69,13 +69,11 @@ class Crawler:
                 return new
 
     def take(self, count):
-        """Take requests; return their names, in order."""
         before = set(self.have)
         self.say(count)
         return [name for name in self.have if name not in before]
 
     def done(self):
-        """Say that all that this worker has is done."""
         for taken in self.have.values():
             self.queue.end(taken)
         self.have = {}
@@ -137,7 +135,6 @@ def parts_of(told):
 
 
 def left(server, key):
-    """Return how many requests wait, how many are taken, and how many have failed."""
     client, base = server.client(), beginning(key)
     waiting = sum(client.zcard(base + name) for name in ("queue", "later"))
     return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")

@@ -17,7 +17,6 @@ class Crawl(Project):
         self.settings = {"BLOOM_REDIS_TIMEOUT": 10} | settings  # a busy machine is no outage
 
     def join(self, spider="worker", **options):
-        """Start one more worker."""
         options = self.settings | options
         return self.crawl(self.site, spider=spider, keep=False, **options)
 
@@ -60,5 +59,4 @@ class Crawl(Project):
 
 
 def reach(site, deliveries):
-    """Wait until the site has delivered so many pages."""
     until(lambda: site.delivered >= deliveries)

@@ -12,7 +12,6 @@ from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 
 
 def plan_of(*, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, window=None, **options):
-    """Return the plan of a filter."""
     return Plan(capacity, error_rate, window=float(window or 0), **options)
 
 

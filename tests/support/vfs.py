@@ -1,7 +1,6 @@
 """A layer between SQLite and the file system, which tells what SQLite does to files, and when.
 
-It is SQLite's own layer with some methods replaced, so it needs no compiler. The functions from
-:func:`created` on do nothing; a test or a kill point puts its own in their place.
+It is SQLite's own layer with some methods replaced, so it needs no compiler.
 """
 
 import _sqlite3
@@ -17,28 +16,13 @@ def find():
     return library if hasattr(library, "sqlite3_vfs_find") else None
 
 
-def created(path):
-    """Is called when SQLite has created a file."""
+def tell(step, path, *_):
+    """Is called when SQLite is about to do a step, or has "created" a file; a test replaces it.
 
-
-def deleted(path):
-    """Is called when SQLite is about to delete a file."""
-
-
-def written(path, *_):
-    """Is called when SQLite is about to write to a file."""
-    if path.endswith("bloom.sqlite"):
-        page_written()
-
-
-def truncated(path, size):
-    """Is called when SQLite is about to truncate a file."""
-
-
-def synced(path):
-    """Is called when SQLite is about to sync a file."""
-    if path.endswith("bloom.sqlite"):
-        file_synced()
+    With "written" comes the offset, and what is written; with "truncated" the size.
+    """
+    if path.endswith("bloom.sqlite") and step in {"written", "synced"}:
+        (page_written if step == "written" else file_synced)()
 
 
 def page_written():
@@ -49,32 +33,17 @@ def file_synced():
     """Is called when a checkpoint is about to sync a store's file."""
 
 
-class _Methods(ctypes.Structure):
-    """SQLite's `sqlite3_io_methods`."""
+_Methods = c_void_p * 19
+"""SQLite's `sqlite3_io_methods`: after the version, pointers."""
 
-    _fields_ = [
-        ("version", c_int),
-        ("close_and_read", c_void_p * 2),
-        ("write", c_void_p),
-        ("truncate", c_void_p),
-        ("sync", c_void_p),
-        ("others", c_void_p * 13),
-    ]
+_WRITE, _TRUNCATE, _SYNC = 3, 4, 5
 
 
 class _Layer(ctypes.Structure):
-    """SQLite's `sqlite3_vfs`."""
-
     _fields_ = [
-        ("version", c_int),
-        ("file_size", c_int),
-        ("path_size", c_int),
-        ("next", c_void_p),
-        ("name", c_char_p),
-        ("data", c_void_p),
-        ("open", c_void_p),
-        ("delete", c_void_p),
-        ("others", c_void_p * 14),
+        *((name, c_int) for name in ("version", "file_size", "path_size")),
+        *(("next", c_void_p), ("name", c_char_p), ("data", c_void_p)),
+        *(("open", c_void_p), ("delete", c_void_p), ("others", c_void_p * 14)),
     ]
 
 
@@ -111,14 +80,14 @@ def install():
             paths[handle] = path
             methods.value = ctypes.addressof(tables[methods.value])
             if is_new:
-                created(path)
+                tell("created", path)
         return code
 
     @_Delete
     def deleting(_, name, sync):
         path = os.fsdecode(ctypes.string_at(name))
         if Path(path).exists():
-            deleted(path)
+            tell("deleted", path)
         return delete(ctypes.addressof(original.contents), name, sync)
 
     layer.name, layer.next = b"telling", None
@@ -130,24 +99,25 @@ def install():
 def _telling(address, paths):
     """Return methods of a file that tell what they do."""
     methods = _Methods.from_buffer_copy(_Methods.from_address(address))
-    write, truncate, sync = _Write(methods.write), _Truncate(methods.truncate), _Sync(methods.sync)
+    write, truncate = _Write(methods[_WRITE]), _Truncate(methods[_TRUNCATE])
+    sync = _Sync(methods[_SYNC])
 
     @_Write
     def writing(handle, data, size, offset):
-        written(paths[handle], offset, ctypes.string_at(data, size))
+        tell("written", paths[handle], offset, ctypes.string_at(data, size))
         return write(handle, data, size, offset)
 
     @_Truncate
     def truncating(handle, size):
-        truncated(paths[handle], size)
+        tell("truncated", paths[handle], size)
         return truncate(handle, size)
 
     @_Sync
     def syncing(handle, flags):
-        synced(paths[handle])
+        tell("synced", paths[handle])
         return sync(handle, flags)
 
-    replaced = writing, truncating, syncing
-    methods.write, methods.truncate, methods.sync = (ctypes.cast(one, c_void_p) for one in replaced)
-    _kept.extend(replaced)
+    for number, method in (_WRITE, writing), (_TRUNCATE, truncating), (_SYNC, syncing):
+        methods[number] = ctypes.cast(method, c_void_p).value
+        _kept.append(method)
     return methods

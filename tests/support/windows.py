@@ -15,8 +15,6 @@ START = 1_000_000_000
 
 
 class Clock:
-    """A clock that is set by hand."""
-
     def __init__(self):
         self.now = float(START)
 
@@ -104,7 +102,6 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(back=st.booleans())
     def look_at_all(self, back):
-        """Ask for everything that there ever was."""
         pages = sorted(self.known, reverse=back)
         for page, seen in zip(pages, self.filter.contains_many(pages), strict=True):
             self.judge(page, seen)

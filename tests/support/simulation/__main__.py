@@ -17,7 +17,6 @@ from twisted.logger import STDLibLogObserver, globalLogBeginner
 from support.internals import state_of
 from support.simulation import clock
 from support.simulation.sets import SETS
-from support.simulation.shared import SharedWorld
 
 
 def main(server, name, first, end=None):
@@ -31,12 +30,11 @@ def main(server, name, first, end=None):
 
 
 def went_wrong(server, name, seed, *, show):
-    """Run one history; return whether it went wrong."""
     options = dict(SETS[name])
     with ExitStack() as stack:
         for each in options.pop("patches", ()):
             stack.enter_context(mock.patch.object(*each))
-        world = options.pop("world", SharedWorld)(server, seed, **options)
+        world = options.pop("world")(server, seed, **options)
         lost = world.run()
     if show:
         print_all(world)

@@ -42,26 +42,17 @@ def of_own_page(listed):
 
 
 class Account:
-    """What is stored of a crawl; a subclass says how to find out.
+    """What is stored of the crawl of a world; each call says in which store.
 
-    Args:
-        world: the history.
+    A subclass says with `requests` what the request of each page is doing that has one, and with
+    `marked` for each fingerprint whether it is marked.
     """
 
     def __init__(self, world):
         self._world = world
         self._marks = {}
 
-    def requests(self, store):
-        """Return for each page that has a request in a store what that is doing."""
-        raise NotImplementedError
-
-    def marked(self, store, fingerprints):
-        """Return for each fingerprint whether it is marked in a store."""
-        raise NotImplementedError
-
     def states(self, store):
-        """Return for each page what has become of it."""
         requests, parsed = self.requests(store), self._world.site.parsed
         pages = self._world.site.pages
         marked = self._marked_pages(store, [page for page in pages if page not in requests])
@@ -124,18 +115,10 @@ class Account:
 
 
 class SharedAccount(Account):
-    """What is in a Redis server; a store is one of the two.
-
-    Args:
-        servers: these.
-    """
-
-    def __init__(self, world, servers):
-        super().__init__(world)
-        self._servers = servers
+    """What is in a Redis server; a store is one of the two."""
 
     def requests(self, store):
-        pipeline = self._servers.databases[store].pipeline(transaction=False)
+        pipeline = self._world.servers.databases[store].pipeline(transaction=False)
         for name in ("queue", "later"):
             pipeline.zrange(BASE + name, 0, -1)
         for name in ("taken", "failed", "unparsed"):
@@ -160,6 +143,6 @@ class SharedAccount(Account):
 
     def marked(self, store, fingerprints):
         try:
-            return Reader(Observer(self._servers, store), KEY).contains_many(fingerprints)
+            return Reader(Observer(self._world.servers, store), KEY).contains_many(fingerprints)
         except StateError:  # there is nothing
             return [False] * len(fingerprints)

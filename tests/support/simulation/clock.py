@@ -1,13 +1,12 @@
 """Time in a simulation: it passes in steps, and each process reads it from a clock of its own."""
 
 import time
+from types import SimpleNamespace
 
 from scrapy.core import downloader
 
 EPOCH = 1_700_000_000.0
 """When a history begins, in seconds since 1970."""
-
-real_monotonic = time.monotonic
 
 
 class Clock:
@@ -15,21 +14,17 @@ class Clock:
 
     Args:
         started: what the monotonic one says at the beginning of the history.
-
-    Attributes:
-        wall: by how much the other one is ahead.
     """
 
     def __init__(self, started=0.0):
         self._zero = self._started = started
         self._speed = 1.0
-        self.wall = 0.0
 
     def monotonic(self):
         return self._zero + TIME.now * self._speed
 
     def time(self):
-        return EPOCH + self.monotonic() - self._started + self.wall
+        return EPOCH + self.monotonic() - self._started
 
     def moment(self, monotonic):
         """Return when this clock says so."""
@@ -44,19 +39,8 @@ class Clock:
         self._zero, self._speed = self.monotonic() - TIME.now * speed, speed
 
 
-class Time:
-    """What time it is.
-
-    Attributes:
-        now: seconds since the beginning of the history.
-        clock: that of the process whose code runs.
-    """
-
-    def __init__(self):
-        self.now, self.clock = 0.0, Clock()
-
-
-TIME = Time()
+TIME = SimpleNamespace(now=0.0, clock=Clock())
+"""Seconds since the beginning of the history, and the clock of the process whose code runs."""
 
 
 def install():

@@ -1,7 +1,7 @@
 """Runs of one crawl in a job directory, and what happens to them."""
 
 import shutil
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -21,8 +21,7 @@ class LocalAccount(Account):
 
     def requests(self, store):
         listed = of_own_page(row for _, row in store.failed.stored())
-        found = {"waiting": requests_in(store), "listed": listed}
-        return by_page(found)
+        return by_page({"waiting": requests_in(store), "listed": listed})
 
     def marked(self, store, fingerprints):
         return [mark in store.filter for mark in fingerprints]
@@ -30,15 +29,11 @@ class LocalAccount(Account):
     def check(self, store):
         """Note also if what is counted cannot be right."""
         super().check(store)
-        account, rows = _account_in(store), [row for _, row in store.failed.stored()]
+        account, rows = _account_in(store), len([*store.failed.stored()])
         known = [state for state in self.states(store).values() if state != "unknown"]
         listed = account.failed + account.unparsed
         ended = account.done + listed
-        if (
-            listed != len(rows)
-            or not len(known) <= account.pages
-            or not ended <= self._world.site.begun
-        ):
+        if listed != rows or len(known) > account.pages or ended > self._world.site.begun:
             self._world.wrong.append(f"it does not add up: {account}")
             self._world.account = None
 
@@ -55,27 +50,27 @@ class Run(Process):
 
 
 class LocalWorld(World):
-    """One history of a crawl in a job directory, by one process at a time.
-
-    Args:
-        kills: how probable a kill is right after a commit.
-    """
+    """One history of a crawl in a job directory, by one process at a time."""
 
     process = Run
-    most = 1
+    workers, most = 1, 1
+    kills = 0.01
+    """How probable a kill is right after a commit."""
 
-    def __init__(self, _, seed, *, kills=0.01, **others):
+    def __init__(self, _, seed, **options):
         fast = "/dev/shm" if Path("/dev/shm").is_dir() else None  # nothing here waits for a disk
         self._root, self._number = Path(mkdtemp(prefix="scrapy-bloom-", dir=fast)), 0
         self.folder = self._root / "0"
-        self._kills, self._commits = kills, 0
         self.account = LocalAccount(self)
         after_each_commit(lambda _: self.committed())
-        super().__init__(seed, workers=1, **others)
+        super().__init__(seed, **options)
 
-    def spawn(self):
-        self.settings = {**self.settings, "JOBDIR": str(self.folder)}
-        return super().spawn()
+    @property
+    def place(self):
+        return {"JOBDIR": str(self.folder)}
+
+    def stored(self):
+        return closing(Store(self.folder / NAME, read_only=True))
 
     def leave_as_killed(self):
         """Let the next run find what a kill leaves; the dead one still has its files open."""
@@ -90,23 +85,11 @@ class LocalWorld(World):
         running = self.running
         if running is None or not running.alive:
             return
-        self._commits += 1
-        if self.account is not None and self._commits % 20 == 0:
-            with self.stored() as stored:
-                self.account.check(stored)
-        if self.faulty and self.chance.random() < self._kills:
+        self.changed()
+        if self.faulty and self.chance.random() < self.kills:
             self.note("killed at a commit", running.name)
             running.kill()
             self.spawn_later(1)
-
-    @contextmanager
-    def stored(self):
-        """Open what is stored, for reading."""
-        store = Store(self.folder / NAME, read_only=True)
-        try:
-            yield store
-        finally:
-            store.close()
 
     @property
     def will_retry(self):
@@ -135,7 +118,6 @@ class LocalWorld(World):
         shutil.rmtree(self._root)
 
     def fault_outage(self):
-        """The site is away for a time."""
         self.site.away_until = TIME.now + self.chance.choice((1, 4, 15))
 
 

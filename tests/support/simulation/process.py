@@ -3,7 +3,7 @@
 import asyncio
 import selectors
 from asyncio import _set_running_loop
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 
@@ -60,15 +60,12 @@ class Thread:
         self._process = self.world.running
 
     def start(self):
-        self._process.begin_thread(self._run)
+        self._process.begin_thread(self.join)
 
     def is_alive(self):
         return self._target is not None
 
     def join(self, timeout=None):  # noqa: ARG002
-        self._run()
-
-    def _run(self):
         target, self._target = self._target, None
         if target is not None:
             target()
@@ -87,8 +84,7 @@ class Process:
         clock: its clocks.
         side: the server that it reaches, None for none.
         loss: when the server loses something: before it opens the key again, or after; or None.
-        ended: when its crawl has ended.
-        reason: why.
+        ended: when its crawl has ended, and for which `reason`.
     """
 
     def __init__(self, world, name, spider, settings):
@@ -96,10 +92,8 @@ class Process:
         self.clock = Clock(world.chance.uniform(0, 1000))
         self.loop = Loop(self)
         self.dead = False
-        self.ended = self.reason = self.crawler = None
-        self.side = self.loss = None
-        self._stands_until = self._blocked_until = 0.0
-        self._late = 0.0
+        self.ended = self.reason = self.side = self.loss = None
+        self._stands_until = self._blocked_until = self._late = 0.0
         with self.runs(loop=True):
             self.crawler = Crawler(spider, settings)
             self._task = self.loop.create_task(self._crawl())
@@ -162,15 +156,14 @@ class Process:
 
     def deliver(self, do):
         """Call a function of the event loop once the thread that runs now is through."""
-
-        def arrive():
-            if not self.dead:
-                do()
-
+        arrive = partial(self._unless_dead, do)
         self.world.after(self.world.latency() + self._late, arrive)
 
+    def _unless_dead(self, do):
+        if not self.dead:
+            do()
+
     def lose_time(self, seconds):
-        """Let the thread that runs now take longer."""
         self._late += seconds
 
     # What happens to it
@@ -180,20 +173,14 @@ class Process:
         self.dead = True
 
     def stop(self):
-        """Ask it to stop cleanly."""
         with self.runs(loop=True):
             self._stopping = self.loop.create_task(self.crawler.stop_async())
 
     @property
     def may_stop(self):
-        """Whether its engine runs."""
-        return getattr(self.crawler, "crawling", False) and bool(self._engine_runs())
-
-    def _engine_runs(self):
-        try:
-            return self.crawler.engine.running
-        except RuntimeError:
-            return False
+        with suppress(RuntimeError):  # it may have none yet
+            return self.crawler.crawling and self.crawler.engine.running
+        return False
 
     def freeze(self, seconds):
         """Let none of its code run for a time, as SIGSTOP does, or what holds the GIL."""
@@ -202,7 +189,3 @@ class Process:
     def block(self, seconds):
         """Let its event loop run nothing more for a time, but its threads."""
         self._blocked_until = TIME.now + seconds
-
-    def close(self):
-        """Free what its event loop holds."""
-        self.loop.close()

@@ -30,8 +30,7 @@ class Servers:
     Args:
         url: of a Redis server that nobody else uses.
         world: in which they are.
-        without: what is replaced in scripts, and by what: for controls that must lose.
-        loss: share of calls that get lost, and of replies.
+        without: what is replaced in scripts, and by what.
 
     Attributes:
         home: the side that is right; the other one is there while the network is split.
@@ -39,8 +38,8 @@ class Servers:
         is_full: whether they refuse to write, for want of memory.
     """
 
-    def __init__(self, url, world, *, without=(), loss=0.03):
-        self._world, self._without, self._loss = world, dict(without), loss
+    def __init__(self, url, world, without):
+        self._world, self._without = world, without
         scripts = "".join(map(clients.script, ("open", "call")))
         assert all(guard in scripts for guard in self._without)
         self.databases = [
@@ -52,18 +51,14 @@ class Servers:
         for kind in ("hash", "zset"):  # else order depends on a seed of the server
             self.databases[0].config_set(f"{kind}-max-ziplist-entries", _SMALL)
             self.databases[0].config_set(f"{kind}-max-ziplist-value", _SMALL)
-        self.home, self.skew = 0, [0.0, 0.0]
-        self.is_full = False
-        self.calls = 0
+        self.home, self.skew, self.is_full = 0, [0.0, 0.0], False
         self._scripts, self._late = {}, []
 
     @property
     def now(self):
-        """The database that is right."""
         return self.databases[self.home]
 
     def load(self, text):
-        """Load a script; return what identifies it."""
         if text not in self._scripts:
             source = text.replace("call('TIME')", "call('MGET', '{}', '{}')".format(*_CLOCK))
             assert source != text
@@ -73,7 +68,6 @@ class Servers:
         return self._scripts[text]
 
     def call(self, side, script, keys, arguments):
-        """Run a script at one of the servers."""
         now = EPOCH + TIME.now + self.skew[side]
         pipeline = self.databases[side].pipeline(transaction=False)
         pipeline.mset(dict(zip(_CLOCK, (int(now), int(now % 1 * 1e6)), strict=True)))
@@ -86,14 +80,13 @@ class Servers:
     def call_from(self, process, script, keys, arguments):
         """Run a script for a process, unless the call or its reply gets lost."""
         world, call = self._world, (process.side, script, keys, arguments)
-        self.calls += 1
         if process.side is None:
             process.lose_time(2.0)
             raise redis.ConnectionError("down")
         if self.is_full:
             raise redis.OutOfMemoryError("OOM command not allowed")
         self._lose(process)
-        world.maybe_fault(self._loss / 6)
+        world.maybe_fault(world.loss / 6)
         opens = script == self.load(clients.script("open"))
         if opens:
             world.lose_if_due("before")
@@ -102,13 +95,13 @@ class Servers:
             world.lose_if_due("after")
         if world.faulty and world.chance.random() < 0.05:
             self._late = [*self._late[-29:], call]
-        world.maybe_fault(self._loss / 6)
+        world.maybe_fault(world.loss / 6)
         self._lose(process)
-        world.called()
+        world.changed()
         return answer
 
     def _lose(self, process):
-        if self._world.faulty and self._world.chance.random() < self._loss:
+        if self._world.faulty and self._world.chance.random() < self._world.loss:
             process.lose_time(1.0)
             raise redis.TimeoutError("lost")
 
@@ -121,7 +114,6 @@ class Servers:
     # States
 
     def shot(self, side):
-        """Return all that is in a server."""
         database = self.databases[side]
         names = sorted(database.keys(f"{KEY}*"))
         pipeline = database.pipeline(transaction=False)
@@ -154,10 +146,6 @@ class Servers:
         """Return how many requests the right one has of each kind."""
         counts = {name: self.now.zcard(BASE + name) for name in ("queue", "later")}
         return counts | {name: self.now.hlen(BASE + name) for name in ("taken", "failed")}
-
-    def close(self):
-        for database in self.databases:
-            database.close()
 
 
 class Observer:

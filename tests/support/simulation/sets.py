@@ -4,6 +4,9 @@ A control takes one guard out of the package. Pages must get lost without it, or
 would not see that a guard is missing.
 """
 
+import re
+from functools import partial
+
 from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl import frontier
@@ -12,251 +15,149 @@ from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.local.backend import LocalBackend
 from scrapy_bloom.redis.starting_over import StartRunner
 from support.simulation.local import LocalWorld
+from support.simulation.shared import SharedWorld
 
-ALL = {
-    "wrong": 0.05,
-    "fails": 0.1,
-    "blocks": 0.05,
-    "waits": 0.1,
-    "ages": 0.1,
-    "unstorable": 0.05,
-    "redirects": 0.2,
-    "busy": 0.02,
-    "slow": 0.03,
-    "bugs": 0.1,
-}
-MIX = {"kill": 2, "stop": 1, "join": 0.5, "freeze": 1, "back": 1, "flush": 0.3, "late": 2}
-CLOCKS = {"set_back": 0.5, "set_ahead": 0.5, "speed": 0.5}
+ALL = (
+    "wrong 0.05, fails 0.1, blocks 0.05, waits 0.1, ages 0.1, unstorable 0.05, redirects 0.2, "
+    "busy 0.02, slow 0.03, bugs 0.1"
+)
+MIX = "kill 2, stop 1, join 0.5, freeze 1, back 1, flush 0.3, late 2"
+CLOCKS = "set_back 0.5, set_ahead 0.5, speed 0.5"
+EVERYTHING = f"{MIX}, {CLOCKS}, split 1, full 0.5, cut 0.5, key 1"
+
+
+def history(faults="", features=ALL, *, world=SharedWorld, **options):
+    """Return a set; how often faults come, and what pages and links have, is as in "kill 3"."""
+
+    def read(text):
+        return {name: float(share) for name, share in re.findall(r"(\w+) ([\d.]+)", text)}
+
+    return {"world": world, "faults": read(faults), "features": read(features), **options}
+
+
+def pace(faults="", features="fails 0.1, redirects 0.1", **options):
+    """Return a set with a delay, which must be kept at each host."""
+    slow = {"delay": 1.0, "gap": 0.95, "answers": (0.02, 0.1, 0.4, 1.0)}
+    return history(faults, features, **{**slow, **options})
+
 
 SHARED = {
-    "nothing happens": {"features": {"fails": 0.1, "redirects": 0.2, "waits": 0.1, "slow": 0.03}},
-    "idle workers": {"pages": 1, "answers": (600.0,), "loss": 0.0, "most_calls": 450},
-    "kills": {
-        "faults": {"kill": 3, "stop": 1, "join": 1, "freeze": 1, "late": 1},
-        "features": ALL,
-    },
-    "all killed": {"faults": {"kill_all": 1, "kill": 1, "stop": 1}, "features": ALL},
-    "roll-backs": {"faults": {"back": 2, "kill": 1, "late": 2, "freeze": 0.5}, "features": ALL},
-    "split brain": {"faults": {"split": 2, "kill": 1, "late": 2, "cut": 1}, "features": ALL},
-    "clocks": {"faults": {**CLOCKS, "kill": 0.5, "freeze": 0.5}, "features": ALL},
-    "keys lost": {
-        "faults": {"key": 2, "keys": 1, "late": 1, "full": 1, "flush": 0.3},
-        "features": ALL,
-        "whole": False,
-    },
-    "bodies lost": {
-        "faults": {"bodies": 1, "kill": 1, "late": 2},
-        "features": ALL,
-        "whole": False,
-    },
-    "losses while one is taken for dead": {
-        "faults": {"dead_before": 1, "dead_after": 1, "late": 1},
-        "features": ALL,
-        "rate": 0.1,
-        "whole": False,
-    },
-    "everything": {
-        "faults": {**MIX, **CLOCKS, "split": 1, "full": 0.5, "cut": 0.5, "key": 1, "keys": 0.3},
-        "features": ALL,
-        "whole": False,
-    },
-    "everything, with a pace": {
-        "faults": {**MIX, **CLOCKS, "split": 1, "full": 0.5, "cut": 0.5, "key": 1},
-        "features": ALL,
-        "delay": 1.0,
-        "whole": False,
-    },
-    "a pace, slow answers": {
-        "features": {"fails": 0.1, "redirects": 0.1},
-        "delay": 1.0,
-        "gap": 0.95,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-    },
-    "a pace, late answers": {
-        "features": {"fails": 0.1, "redirects": 0.1},
-        "delay": 1.0,
-        "gap": 0.95,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-        "latencies": (1.0, 2.0),
-    },
-    "a pace, network faults": {
-        "faults": {"cut": 1, "late": 3, "full": 1},
-        "features": {"fails": 0.1, "redirects": 0.1},
-        "delay": 1.0,
-        "gap": 0.95,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-        "rate": 0.15,
-        "loss": 0.1,
-    },
-    "a pace, freezes": {
-        "faults": {"freeze": 2, "kill": 1, "stop": 1, "join": 1},
-        "features": {"fails": 0.1, "redirects": 0.1},
-        "delay": 1.0,
-        "gap": 0.95,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-        "rate": 0.15,
-    },
-    "a pace, blocking callbacks": {
-        "faults": {"kill": 0.1},
-        "features": {"blocks": 0.2, "fails": 0.1},
-        "delay": 1.0,
-        "gap": 0.95,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-    },
-    "a window": {
-        "faults": {**MIX, "split": 1, "set_back": 0.5},
-        "features": ALL,
-        "settings": {"BLOOM_WINDOW": "600"},
-    },
-    "unstorable requests": {
-        "faults": {"kill": 2, "stop": 1, "freeze": 1, "back": 1, "flush": 0.3},
-        "features": {"unstorable": 0.4, "redirects": 0.1, "wrong": 0.1},
-    },
-    "forgotten pages": {
-        "faults": {"kill": 2, "stop": 1, "freeze": 1, "back": 1, "split": 1, "late": 1},
-        "features": {"wrong": 0.4, "redirects": 0.3},
-    },
-    "freezes": {
-        "faults": {"freeze": 3, "kill": 0.3},
-        "features": {"redirects": 0.1, "waits": 0.1},
-        "delay": 1.0,
-        "answers": (0.02, 0.1, 0.4, 1.0),
-        "concurrent": 1,
-        "pages": 40,
-        "hosts": 5,
-        "rate": 0.15,
-        "calm": 100.0,
-    },
-    "outages": {"faults": {"cut": 3, "full": 1, "freeze": 0.5}, "features": ALL},
-    "stops": {"faults": {"stop": 3, "join": 2, "full": 1, "cut": 1}, "features": ALL},
-    "hosts left alone": {
-        "faults": {"kill": 1, "freeze": 1, "back": 0.5},
-        "features": {"busy": 0.15, "fails": 0.2, "waits": 0.2},
-        "delay": 0.3,
-    },
-    "blocking callbacks": {
-        "faults": {"kill": 1, "late": 1},
-        "features": {"blocks": 0.3, "redirects": 0.1},
-    },
+    "nothing happens": history("", "fails 0.1, redirects 0.2, waits 0.1, slow 0.03"),
+    "idle workers": history("", "", pages=1, answers=(600.0,), loss=0.0, most_calls=450),
+    "kills": history("kill 3, stop 1, join 1, freeze 1, late 1"),
+    "all killed": history("kill_all 1, kill 1, stop 1"),
+    "roll-backs": history("back 2, kill 1, late 2, freeze 0.5"),
+    "split brain": history("split 2, kill 1, late 2, cut 1"),
+    "clocks": history(f"{CLOCKS}, kill 0.5, freeze 0.5"),
+    "keys lost": history("key 2, keys 1, late 1, full 1, flush 0.3"),
+    "bodies lost": history("bodies 1, kill 1, late 2"),
+    "losses while one is taken for dead": history("dead_before 1, dead_after 1, late 1", rate=0.1),
+    "everything": history(f"{EVERYTHING}, keys 0.3"),
+    "everything, with a pace": history(EVERYTHING, delay=1.0),
+    "a pace, slow answers": pace(),
+    "a pace, late answers": pace(latencies=(1.0, 2.0)),
+    "a pace, network faults": pace("cut 1, late 3, full 1", rate=0.15, loss=0.1),
+    "a pace, freezes": pace("freeze 2, kill 1, stop 1, join 1", rate=0.15),
+    "a pace, blocking callbacks": pace("kill 0.1", "blocks 0.2, fails 0.1"),
+    "a window": history(f"{MIX}, split 1, set_back 0.5", settings={"BLOOM_WINDOW": "600"}),
+    "unstorable requests": history(
+        "kill 2, stop 1, freeze 1, back 1, flush 0.3", "unstorable 0.4, redirects 0.1, wrong 0.1"
+    ),
+    "forgotten pages": history(
+        "kill 2, stop 1, freeze 1, back 1, split 1, late 1", "wrong 0.4, redirects 0.3"
+    ),
+    "freezes": pace(
+        "freeze 3, kill 0.3",
+        "redirects 0.1, waits 0.1",
+        gap=0.0,
+        concurrent=1,
+        pages=40,
+        hosts=5,
+        rate=0.15,
+        calm=100.0,
+    ),
+    "outages": history("cut 3, full 1, freeze 0.5"),
+    "stops": history("stop 3, join 2, full 1, cut 1"),
+    "hosts left alone": history(
+        "kill 1, freeze 1, back 0.5", "busy 0.15, fails 0.2, waits 0.2", delay=0.3
+    ),
+    "blocking callbacks": history("kill 1, late 1", "blocks 0.3, redirects 0.1"),
 }
 
-_JOB = {"world": LocalWorld, "settings": {"RETRY_TIMES": 1}}
-_FAILING = {**ALL, "blocks": 0, "dead": 0.05}
+_job = partial(history, world=LocalWorld, settings={"RETRY_TIMES": 1})
+_FAILING = f"{ALL}, blocks 0, dead 0.05"
+_KILLED = "kill 2, stop 1", _FAILING
+_IN_OUTAGES = "outage 2, kill 1, stop 1", _FAILING
+_UNSTORABLE = "kill 2, stop 1, outage 1", "unstorable 0.4, redirects 0.2, wrong 0.1, bugs 0.1"
 LOCAL = {
-    name: {**_JOB, **options}
-    for name, options in {
-        "a job that is killed": {"faults": {"kill": 2, "stop": 1}, "features": _FAILING},
-        "a job in outages": {
-            "faults": {"outage": 2, "kill": 1, "stop": 1},
-            "features": _FAILING,
-        },
-        "a job with unstorable requests": {
-            "faults": {"kill": 2, "stop": 1, "outage": 1},
-            "features": {"unstorable": 0.4, "redirects": 0.2, "wrong": 0.1, "bugs": 0.1},
-        },
-        "a job with forgotten pages": {
-            "faults": {"kill": 2, "stop": 1, "outage": 1},
-            "features": {"wrong": 0.4, "redirects": 0.4, "dead": 0.05},
-        },
-        "a job whose hosts are left alone": {
-            "faults": {"kill": 1, "stop": 1},
-            "features": {"busy": 0.15, "fails": 0.2, "waits": 0.2},
-            "delay": 0.3,
-        },
-    }.items()
+    "a job that is killed": _job(*_KILLED),
+    "a job in outages": _job(*_IN_OUTAGES),
+    "a job with unstorable requests": _job(*_UNSTORABLE),
+    "a job with forgotten pages": _job(
+        "kill 2, stop 1, outage 1", "wrong 0.4, redirects 0.4, dead 0.05"
+    ),
+    "a job whose hosts are left alone": _job(
+        "kill 1, stop 1", "busy 0.15, fails 0.2, waits 0.2", delay=0.3
+    ),
 }
 
-_LOST = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
+_NUMBERS = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
 _VANISHED = """  if some then start_over() end
   walk()
   return some"""
-
-
+_WAITING = "call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)"
+_LISTED = "list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)"
+_BODY = "    if body then\n"
 _NO_RECORD = {"last = last or -1": "last = last or 0"}
-_WHOLE = {"whole and '1' or '0'": "'1'"}
-_ALONE = {"workers": 1, "concurrent": 1}  # so that most requests are in the server
+_NO_RECORD_BEFORE = {"whole and '1' or '0'": "'1'", **_NO_RECORD}
+
+_control = partial(history, features="")
+_alone = partial(_control, workers=1, concurrent=1)  # so that most requests are in the server
 CONTROLS = {
-    "roll-backs without numbers": {
-        "faults": {"back": 2, "late": 2},
-        "without": {_LOST: ""},
-    },
-    "requests that vanish unnoticed": {
-        **_ALONE,
-        "faults": {"queue": 1},
-        "whole": False,
-        "without": {_VANISHED: ""},
-    },
-    "waiting requests that vanish unnoticed": {
-        "faults": {"later": 1},
-        "features": {"waits": 0.3},
-        "whole": False,
-        "without": {"call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)": "false"},
-    },
-    "failed pages without their rows": {
-        "faults": {"late": 2},
-        "features": {"bugs": 0.3},
-        "without": {
-            "list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)": ""
-        },
-    },
-    "bodies that vanish unnoticed": {
-        "faults": {"bodies": 2, "late": 2},
-        "whole": False,
-        "without": {"call('HLEN', bodies) < tonumber(stored)": "false"},
-    },
-    "requests without bodies that are handed out": {
-        "faults": {"bodies": 2, "late": 2},
-        "whole": False,
-        "without": {"    if body then\n": "    if true then\n"},
-    },
-    "failed requests that vanish unnoticed": {
-        "faults": {"failed": 2, "late": 2},
-        "features": {"bugs": 0.3},
-        "whole": False,
-        "without": {"call('HLEN', failed) < tonumber(failures)": "false"},
-    },
-    "a loss before the new name of a worker that was taken for dead": {
-        **_ALONE,
-        "faults": {"dead_before": 1},
-        "rate": 0.1,
-        "whole": False,
-        "without": {**_WHOLE, **_NO_RECORD},
-    },
-    "a loss between the new name and the first call": {
-        **_ALONE,
-        "faults": {"dead_after": 1},
-        "rate": 0.1,
-        "whole": False,
-        "without": _NO_RECORD,
-    },
-    "flushes without start()": {
-        **_ALONE,
-        "faults": {"flush": 1},
-        "calm": 4.0,  # a worker that comes after it has ended would run start()
-        "patches": [(StartRunner, "run", lambda _: succeed(None))],
-    },
-    "requests that do not wait": {
-        "faults": {"kill": 1},
-        "features": {"waits": 0.3},
-        "patches": [(frontier, "pop_due", lambda *_: 0.0)],
-    },
-    "pages that are done once they are sent": {
-        "faults": {"kill": 1},
-        "patches": [(Engine, "has", lambda *_: False)],
-    },
+    "roll-backs without numbers": _control("back 2, late 2", without={_NUMBERS: ""}),
+    "requests that vanish unnoticed": _alone("queue 1", without={_VANISHED: ""}),
+    "waiting requests that vanish unnoticed": history(
+        "later 1", "waits 0.3", without={_WAITING: "false"}
+    ),
+    "failed pages without their rows": history("late 2", "bugs 0.3", without={_LISTED: ""}),
+    "bodies that vanish unnoticed": _control(
+        "bodies 2, late 2", without={"call('HLEN', bodies) < tonumber(stored)": "false"}
+    ),
+    "requests without bodies that are handed out": _control(
+        "bodies 2, late 2", without={_BODY: _BODY.replace("body", "true")}
+    ),
+    "failed requests that vanish unnoticed": history(
+        *("failed 2, late 2", "bugs 0.3"),
+        without={"call('HLEN', failed) < tonumber(failures)": "false"},
+    ),
+    "a loss before the new name of a worker that was taken for dead": _alone(
+        "dead_before 1", rate=0.1, without=_NO_RECORD_BEFORE
+    ),
+    "a loss between the new name and the first call": _alone(
+        "dead_after 1", rate=0.1, without=_NO_RECORD
+    ),
+    "flushes without start()": _alone(
+        "flush 1",
+        calm=4.0,  # a worker that comes after it has ended would run start()
+        patches=[(StartRunner, "run", lambda _: succeed(None))],
+    ),
+    "requests that do not wait": history(
+        "kill 1", "waits 0.3", patches=[(frontier, "pop_due", lambda *_: 0.0)]
+    ),
+    "pages that are done once they are sent": _control(
+        "kill 1", patches=[(Engine, "has", lambda *_: False)]
+    ),
 }
 LOCAL_CONTROLS = {
-    "a job whose failed pages are done": {
-        **LOCAL["a job in outages"],
-        "patches": [(LocalBackend, "fail", lambda job, taken, *_: job.release(taken, Ended.DONE))],
-    },
-    "a job whose pages are done once they are sent": {
-        **LOCAL["a job that is killed"],
-        "patches": [(Engine, "has", lambda *_: False)],
-    },
-    "a job whose requests in memory stay marked": {
-        **LOCAL["a job with unstorable requests"],
-        "patches": [(LocalBackend, "withhold", lambda *_, **__: None)],
-    },
+    "a job whose failed pages are done": _job(
+        *_IN_OUTAGES,
+        patches=[(LocalBackend, "fail", lambda job, taken, *_: job.release(taken, Ended.DONE))],
+    ),
+    "a job whose pages are done once they are sent": _job(
+        *_KILLED, patches=[(Engine, "has", lambda *_: False)]
+    ),
+    "a job whose requests in memory stay marked": _job(
+        *_UNSTORABLE, patches=[(LocalBackend, "withhold", lambda *_, **__: None)]
+    ),
 }
 SETS = SHARED | LOCAL | CONTROLS | LOCAL_CONTROLS

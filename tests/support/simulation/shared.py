@@ -1,5 +1,6 @@
 """Workers that share a crawl in Redis, and what happens to them and to the server."""
 
+from contextlib import nullcontext
 from functools import partial, partialmethod
 from math import inf
 
@@ -8,37 +9,32 @@ from support.simulation.account import SharedAccount
 from support.simulation.servers import BASE, KEY, Servers
 from support.simulation.world import World
 
+_TAKES_A_PART = {
+    *("key", "keys", "queue", "later", "bodies", "failed"),
+    *("dead_before", "dead_after"),
+}
+"""Faults by which a server loses only some of what it has: then the account is right later."""
+
 
 class SharedWorld(World):
     """One history of a crawl in Redis.
 
     Args:
         url: of a Redis server that nobody else uses.
-        without: what is replaced in the scripts, and by what: for controls that must lose.
-        loss: share of calls that get lost, and of replies.
-        whole: whether no fault takes only a part of what the server has. Then the account must be
-            right all the time.
-        most_calls: that all workers may make.
     """
 
-    def __init__(
-        self,
-        url,
-        seed,
-        *,
-        without=(),
-        loss=0.03,
-        whole=True,
-        most_calls=inf,
-        settings=(),
-        **others,
-    ):
-        self.servers = Servers(url, self, without=without, loss=loss)
+    place = {"BLOOM_REDIS_URL": "redis://simulated", "BLOOM_REDIS_KEY": KEY}  # noqa: RUF012
+    without = ()  # what is replaced in the scripts, and by what: for controls that must lose
+    loss = 0.03  # share of calls that get lost, and of replies
+    most_calls = inf  # that all workers may make
+
+    def __init__(self, url, seed, **options):
+        self.servers = Servers(url, self, dict(options.get("without", ())))
         servers.install(self)
-        self.account = SharedAccount(self, self.servers) if whole else None
-        self._shots, self._first, self._calls, self._most_calls = [], {}, 0, most_calls
-        more = {"BLOOM_REDIS_URL": "redis://simulated", "BLOOM_REDIS_KEY": KEY, **dict(settings)}
-        super().__init__(seed, settings=more, **others)
+        is_whole = _TAKES_A_PART.isdisjoint(options["faults"])
+        self.account = SharedAccount(self) if is_whole else None
+        self._shots, self._first = [], {}
+        super().__init__(seed, **options)
         if self.faulty:
             self.after(4.0, self._shoot)
 
@@ -47,11 +43,8 @@ class SharedWorld(World):
         process.side = self.servers.home
         return process
 
-    def called(self):
-        """Check the account now and then, when a server has changed."""
-        self._calls += 1
-        if self.account is not None and self._calls % 20 == 0:
-            self.account.check(self.running.side)
+    def stored(self):
+        return nullcontext(self.running.side)
 
     def _shoot(self):
         """Keep what the server has: it may go back to that."""
@@ -80,8 +73,8 @@ class SharedWorld(World):
         left = self.servers.left()
         if any(left.values()):
             self.wrong.append(f"something is left: {left}")
-        if self._calls > self._most_calls:
-            self.wrong.append(f"{self._calls} calls")
+        if self._changes > self.most_calls:
+            self.wrong.append(f"{self._changes} calls")
 
     # What happens to workers
 
@@ -99,7 +92,6 @@ class SharedWorld(World):
             process.freeze(self.chance.choice((5, 20, 45, 100)))
 
     def fault_speed(self):
-        """The clock of a worker runs faster or slower from now on."""
         if process := self.pick():
             process.clock.run_at(self.chance.choice((0.5, 1.0, 1.2, 2.0)))
 
@@ -120,7 +112,6 @@ class SharedWorld(World):
         self.servers.repeat_late()
 
     def fault_back(self):
-        """It goes back to an older state."""
         if self._shots and not self._is_split:
             self.servers.put_back(self.servers.home, self.chance.choice(self._shots))
             self._shots = []
@@ -132,6 +123,9 @@ class SharedWorld(World):
 
     def fault_key(self):
         self.servers.delete()
+
+    def fault_keys(self):
+        self.servers.delete(0.4)
 
     def _lose(self, name):
         self.servers.now.delete(BASE + name)
@@ -170,11 +164,7 @@ class SharedWorld(World):
         """Let the server have what it had before the first request."""
         self.servers.put_back(self.servers.home, self._first)
 
-    def fault_keys(self):
-        self.servers.delete(0.4)
-
     def fault_set_back(self):
-        """Its clock goes back."""
         self.servers.skew[self.servers.home] -= self.chance.choice((3, 100, 4000))
 
     def fault_set_ahead(self):
@@ -183,10 +173,7 @@ class SharedWorld(World):
     def fault_full(self):
         """It has no memory for a time."""
         self.servers.is_full = True
-
-        def mend():
-            self.servers.is_full = False
-
+        mend = partial(vars(self.servers).update, is_full=False)
         self.after(self.chance.choice((0.5, 5, 40)), mend)
 
     @property

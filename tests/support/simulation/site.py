@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, defaultdict
 from functools import partial
 from math import inf
+from types import SimpleNamespace
 
 from scrapy import Request, Spider
 from scrapy.exceptions import DownloadTimeoutError
@@ -26,27 +27,11 @@ class BugError(Exception):
     """What a callback raises."""
 
 
-class Link:
-    """A link to a page: over which kind of URL, and how it is requested."""
-
-    def __init__(self, page):
-        self.page, self.kind, self.meta = page, "page", {}
-        self.unstorable = self.errback = False
-        self.priority = 0
-
-
 class Site:
-    """The pages, and what has become of them.
-
-    Args:
-        world: in which it is.
-        pages: how many.
-        hosts: on how many hosts.
-        features: shares of links or pages that have each, by name.
-        answers: how many seconds an answer may take.
+    """The pages of a world, and what has become of them.
 
     Attributes:
-        links: of each page.
+        links: of each page: to which page, over which kind of URL, and how that is requested.
         parsed: how often each page's callback has come to its end.
         early: pages that were fetched before the time they were to wait for.
         gaps: seconds between two requests to one host.
@@ -54,21 +39,18 @@ class Site:
         begun: how often a request was served that no retry or redirect has made.
     """
 
-    def __init__(self, world, pages, hosts, features, answers):
-        self._world, self._hosts, self._features = world, hosts, features
-        self._answers = answers
-        self._chance = chance = world.chance
-        self.pages = range(pages)
+    def __init__(self, world):
+        self._world, self._chance, self._features = world, world.chance, dict(world.features)
+        chance = self._chance
+        self.pages = range(world.pages)
         self.seeds = [0, 1][: chance.choice((1, 2))]
-        self.links = defaultdict(list)
-        self.parsed = Counter()
+        self.links, self.parsed = defaultdict(list), Counter()
         self.early, self.away_until, self.begun = [], 0.0, 0
-        self.gaps, self._served_at = [], {}
-        self._not_before = []
+        self.gaps, self._served_at, self._not_before = [], {}, []
         for page in self.pages[1:]:
             self._link(chance.randrange(max(0, page - 30), page), page)
             for _ in range(chance.choice((0, 0, 1, 2))):
-                self._link(chance.randrange(pages), page)
+                self._link(chance.randrange(world.pages), page)
         self._wrong = self._some("wrong", (1, 1, 2))
         self._fails = self._some("fails", (1, 2)) + self._some("dead", (1_000_000,))
         self._bugs = self._some("bugs", (1, 1, 2))
@@ -76,19 +58,16 @@ class Site:
         self._blocks = self._some("blocks", (3, 12, 40))
         self._left_alone = Counter()  # hosts, each until when
 
+    def _has(self, feature):
+        return self._chance.random() < self._features.get(feature, 0)
+
     def _some(self, feature, values):
-        share, chance = self._features.get(feature, 0), self._chance
-        return Counter(
-            {page: chance.choice(values) for page in self.pages if chance.random() < share}
-        )
+        choice = self._chance.choice
+        return Counter({page: choice(values) for page in self.pages if self._has(feature)})
 
     def _link(self, by, to):
-        chance = self._chance
-
-        def has(feature):
-            return chance.random() < self._features.get(feature, 0)
-
-        link = Link(to)
+        chance, has = self._chance, self._has
+        link = SimpleNamespace(page=to, kind="page", meta={}, priority=0)
         link.unstorable, link.errback = has("unstorable"), chance.random() < 0.3
         if has("redirects"):
             link.kind = chance.choice(KINDS[1:])
@@ -102,7 +81,7 @@ class Site:
 
     def url(self, kind, page):
         host = page + (kind == "twice")
-        return f"http://h{host % self._hosts}.test/{kind}/{page}"
+        return f"http://h{host % self._world.hosts}.test/{kind}/{page}"
 
     @property
     def lost(self):
@@ -110,10 +89,6 @@ class Site:
         return [page for page in self.pages if not self.parsed[page]]
 
     # What a spider does with it
-
-    def start(self, spider):
-        for page in self.seeds:
-            yield Request(self.url("page", page), spider.parse)
 
     def parse(self, spider, response):
         page = page_of(response.url)
@@ -136,43 +111,34 @@ class Site:
         yield {"page": page}
 
     def _request(self, spider, link):
-        meta, callback = dict(link.meta), spider.parse
+        url, meta = self.url(link.kind, link.page), dict(link.meta)
         if "bloom_delay" in meta:  # retries and redirects have it, too, but come later
             meta["asked"] = len(self._not_before)
             self._not_before.append(TIME.now + meta["bloom_delay"])
-        if link.unstorable:
-            callback = partial(callback)  # has no name by which it could be found again
+        # A partial has no name by which it could be found again.
+        callback = partial(spider.parse) if link.unstorable else spider.parse
         errback = spider.failed if link.errback else None
-        return Request(
-            self.url(link.kind, link.page),
-            callback,
-            errback=errback,
-            meta=meta,
-            priority=link.priority,
-        )
+        return Request(url, callback, errback=errback, meta=meta, priority=link.priority)
 
     # What a server does with it
 
     async def serve(self, request):
-        kind, page = request.url.split("/")[3], page_of(request.url)
-        host, is_page = request.url.split("/")[2], kind == "page"
+        _, _, host, kind, _ = request.url.split("/")
+        page, is_page, chance = page_of(request.url), kind == "page", self._chance
         asked = request.meta.get("asked")
         if asked is not None and TIME.now < self._not_before[asked] - 0.01:
             self.early.append(request.url)
         self.begun += not {"retry_times", "redirect_times"}.intersection(request.meta)
-        chance = self._chance
         self._world.note("served", self._world.running.name, request.url)
         self.gaps.append(TIME.now - self._served_at.get(host, -inf))
         self._served_at[host] = TIME.now
-        await asyncio.sleep(chance.choice(self._answers) + is_page * self._slow[page])
-        if self._world.faulty and chance.random() < self._features.get("busy", 0):
+        await asyncio.sleep(chance.choice(self._world.answers) + is_page * self._slow[page])
+        if self._world.faulty and self._has("busy"):
             until = TIME.now + chance.choice((2, 15, 60))
             self._left_alone[host] = max(self._left_alone[host], until)
         if (wait := self._left_alone[host] - TIME.now) > 0:
-            headers = {"Retry-After": str(int(wait) + 1)}
-            return TextResponse(
-                request.url, status=chance.choice((429, 503)), headers=headers, request=request
-            )
+            status, headers = chance.choice((429, 503)), {"Retry-After": str(int(wait) + 1)}
+            return TextResponse(request.url, status=status, headers=headers, request=request)
         is_away = self._world.faulty and TIME.now < self.away_until
         if is_away or (is_page and self._fails[page] > 0):
             self._fails[page] -= not is_away
@@ -189,7 +155,6 @@ class Site:
 
 
 def page_of(url):
-    """Return the page that a URL belongs to."""
     return int(url.rsplit("/", 1)[1])
 
 
@@ -198,15 +163,12 @@ class Handler:
 
     lazy = False
 
-    def __init__(self, site):
-        self._site = site
+    def __init__(self, crawler):
+        self.download_request = crawler.spidercls.site.serve
 
     @classmethod
     def from_crawler(cls, crawler):
-        return cls(crawler.spidercls.site)
-
-    async def download_request(self, request):
-        return await self._site.serve(request)
+        return cls(crawler)
 
     async def close(self):
         pass
@@ -222,8 +184,8 @@ class SiteSpider(Spider):
         return "<the spider>"  # without an address, which differs each time
 
     async def start(self):
-        for request in self.site.start(self):
-            yield request
+        for page in self.site.seeds:
+            yield Request(self.site.url("page", page), self.parse)
 
     def parse(self, response):
         yield from self.site.parse(self, response)

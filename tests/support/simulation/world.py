@@ -23,32 +23,23 @@ _HOUR = 3600
 _CLOCKS = {"set_ahead", "set_back", "speed", "split"}
 """Faults after which clocks differ."""
 
-_MIDDLEWARES = (
-    *("cookies.CookiesMiddleware", "defaultheaders.DefaultHeadersMiddleware"),
-    *("downloadtimeout.DownloadTimeoutMiddleware", "httpauth.HttpAuthMiddleware"),
-    *("httpcache.HttpCacheMiddleware", "httpcompression.HttpCompressionMiddleware"),
-    *("httpproxy.HttpProxyMiddleware", "offsite.OffsiteMiddleware"),
-    *("redirect.MetaRefreshMiddleware", "robotstxt.RobotsTxtMiddleware"),
-    *("stats.DownloaderStats", "useragent.UserAgentMiddleware"),
-)
 SETTINGS = {
     "ADDONS": {"scrapy_bloom.Addon": 500},
     "BLOOM_CAPACITY": 1000,
     "BOT_NAME": "simulated",
     "CONCURRENT_ITEMS": 2,
-    "DOWNLOADER_MIDDLEWARES": {
-        f"scrapy.downloadermiddlewares.{name}": None for name in _MIDDLEWARES
+    "DOWNLOADER_MIDDLEWARES_BASE": {
+        "scrapy.downloadermiddlewares.retry.RetryMiddleware": 550,
+        "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": 600,
     },
-    "DOWNLOAD_HANDLERS": {
-        "http": Handler,
-        **dict.fromkeys(("https", "ftp", "file", "data", "s3")),
+    "DOWNLOAD_HANDLERS": {"http": Handler, **dict.fromkeys(("https", "ftp", "file", "data", "s3"))},
+    "EXTENSIONS_BASE": {
+        f"scrapy.extensions.{name}": 0
+        for name in ("corestats.CoreStats", "spiderstate.SpiderState")
     },
-    "EXTENSIONS": {"scrapy.extensions.logstats.LogStats": None},
     "LOG_ENABLED": False,
-    "MEMUSAGE_ENABLED": False,
-    "REMOTE_CONTROL_ENABLED": False,
+    "RANDOMIZE_DOWNLOAD_DELAY": False,
     "RETRY_TIMES": 40,
-    "TELNETCONSOLE_ENABLED": False,
     "TWISTED_REACTOR_ENABLED": False,
     "WARN_ON_GENERATOR_RETURN_VALUE": False,  # it parses the source of each callback
 }
@@ -57,52 +48,39 @@ SETTINGS = {
 class World:
     """One history.
 
+    A subclass says where its crawl is kept: `place` are settings, `stored()` is a context manager
+    with what its account reads, `will_retry` says whether failed pages are to be fetched again.
+
     Args:
         seed: of everything that is left to chance.
-        pages: of the site.
-        hosts: of the site.
-        workers: how many there are at first.
-        features: of the site.
-        answers: how many seconds it may take for one.
-        faults: how often each kind comes, relative to the others; the class of a world has them.
-        rate: how many faults come in a second.
-        calm: after so many seconds nothing happens any more.
-        delay: ``DOWNLOAD_DELAY``.
-        gap: share of it that must be between any two requests to a host.
-        concurrent: ``CONCURRENT_REQUESTS``.
-        latencies: of calls beside the event loop.
-        settings: others.
+        **options: what is not as the class has it.
 
     Attributes:
+        account: what checks now and then that nothing stored is lost; None if it may be.
         running: the process whose code runs, or None.
         faulty: whether faults still come.
         history: what has happened, each with its time.
         wrong: what must not have happened, beside lost pages.
     """
 
-    settings = SETTINGS
     process = Process
-    most = 6
-    """Processes at one time."""
+    workers, most = 3, 6  # at first, and at one time
+    pages, hosts = 30, 3  # of the site
+    features = ()  # of the site: shares of pages or links that have each
+    answers = 0.1, 0.5, 2.0, 5.0  # seconds that one of the site may take
+    latencies = 0.001, 0.005, 0.03, 0.3  # of calls beside the event loop
+    faults = ()  # how often each kind comes, relative to the others; a `fault_…` does it
+    rate = 0.4  # faults that come in a second
+    calm = 40.0  # after so many seconds nothing happens any more
+    delay = 0.0  # DOWNLOAD_DELAY
+    gap = 0.0  # share of it that must be between any two requests to a host
+    concurrent = 4  # CONCURRENT_REQUESTS
+    settings = ()  # others
 
-    def __init__(
-        self,
-        seed,
-        *,
-        pages=30,
-        hosts=3,
-        workers=3,
-        features=(),
-        faults=(),
-        rate=0.4,
-        calm=40.0,
-        delay=0.0,
-        gap=0.0,
-        concurrent=4,
-        answers=(0.1, 0.5, 2.0, 5.0),
-        latencies=(0.001, 0.005, 0.03, 0.3),
-        settings=(),
-    ):
+    def __init__(self, seed, **options):
+        for name, value in options.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
         self.chance = random.Random(seed)
         random.seed(seed)  # Scrapy's jitter
         secrets.token_bytes = self.chance.randbytes
@@ -110,35 +88,31 @@ class World:
         TIME.now, TIME.clock = 0.0, Clock()
         Thread.world = self
         be_simulated(Thread)
-        self.running, self.history, self.wrong = None, [], []
+        self.running, self.processes, self.history, self.wrong = None, [], [], []
         self._numbers, self._events, self._names = itertools.count(), [], itertools.count()
-        self._latencies = latencies
-        self._faults, self._rate = dict(faults), rate
-        self.faulty = bool(self._faults)
-        self.site = Site(self, pages, hosts, dict(features), answers)
-        self._least = gap * delay
-        self.settings = {
-            **self.settings,
-            "CONCURRENT_REQUESTS": concurrent,
-            "CONCURRENT_REQUESTS_PER_DOMAIN": concurrent,
-            "DOWNLOAD_DELAY": delay,
-            "RANDOMIZE_DOWNLOAD_DELAY": False,
-            **dict(settings),
-        }
-        self.processes = []
-        for _ in range(workers):
+        self._changes, self.faulty = 0, bool(self.faults)
+        self.site = Site(self)
+        for _ in range(self.workers):
             self.spawn()
-        self._calm = calm if self.faulty else 0.0
         if self.faulty:
-            self.after(self.chance.expovariate(rate), self._next_fault)
-            self.at(calm, self.calm_down)
+            self.after(self.chance.expovariate(self.rate), self._next_fault)
+            self.at(self.calm, self.calm_down)
+        else:
+            self.calm = 0.0
 
     # Processes
 
     def spawn(self):
-        """Start one more process."""
         spider = type("Spider", (SiteSpider,), {"site": self.site})
-        process = self.process(self, f"W{next(self._names)}", spider, self.settings)
+        settings = {
+            **SETTINGS,
+            "CONCURRENT_REQUESTS": self.concurrent,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": self.concurrent,
+            "DOWNLOAD_DELAY": self.delay,
+            **self.place,
+            **dict(self.settings),
+        }
+        process = self.process(self, f"W{next(self._names)}", spider, settings)
         self.note("started", process.name)
         self.processes.append(process)
         return process
@@ -164,36 +138,31 @@ class World:
     # Time
 
     def at(self, moment, do):
-        """Call a function then."""
         heapq.heappush(self._events, (moment, next(self._numbers), do))
 
     def after(self, seconds, do):
-        """Call a function in so many seconds."""
         self.at(TIME.now + seconds, do)
 
     def latency(self):
-        return self.chance.choice(self._latencies)
+        return self.chance.choice(self.latencies)
 
     def note(self, *what):
-        """Write down what has happened."""
         self.history.append((round(TIME.now, 3), *what))
 
     # Faults
 
     def _next_fault(self):
         self.maybe_fault(1.0)
-        self.after(self.chance.expovariate(self._rate), self._next_fault)
+        self.after(self.chance.expovariate(self.rate), self._next_fault)
 
     def maybe_fault(self, probability):
         """Let something happen now with some probability."""
         if self.faulty and self.chance.random() < probability:
-            kinds = [*self._faults]
-            kind = self.chance.choices(kinds, [self._faults[kind] for kind in kinds])[0]
+            (kind,) = self.chance.choices([*self.faults], [*self.faults.values()])
             self.note("fault", kind)
             getattr(self, f"fault_{kind}")()
 
     def calm_down(self):
-        """Let nothing happen any more."""
         self.faulty = False
 
     def fault_kill(self):
@@ -224,13 +193,20 @@ class World:
             gc.enable()
             logging.getLogger().removeHandler(handler)
             for process in self.processes:
-                process.close()
+                process.loop.close()
         self.check_end()
         return self.lost
 
     @property
     def lost(self):
         return self.site.lost
+
+    def changed(self):
+        """Check the account now and then, when what is kept has changed."""
+        self._changes += 1
+        if self.account is not None and self._changes % 20 == 0:
+            with self.stored() as store:
+                self.account.check(store)
 
     def _step(self):
         """Let the next thing happen; return whether there is one."""
@@ -243,7 +219,7 @@ class World:
         due = [(process.next_time, process) for process in self.alive]
         event = self._events[0][0] if self._events else inf
         moment = min([event, *(time for time, _ in due)])
-        if moment > self._calm + _PATIENCE:
+        if moment > self.calm + _PATIENCE:
             self.wrong.append("it never ends")
             return False
         TIME.now = max(TIME.now, moment) + 1e-6
@@ -260,32 +236,26 @@ class World:
         One that was frozen, and stopped after the others had finished, may have left something.
         What has failed comes back in a later run: if that is all, let hours pass.
         """
-        if (last.ended or -1) < self._calm or last.reason != "finished":
+        if (last.ended or -1) < self.calm or last.reason != "finished":
             return False
         if not self.will_retry:
             return True
         TIME.now += 1.1 * _HOUR
-        self._calm = TIME.now
+        self.calm = TIME.now
         return False
-
-    @property
-    def will_retry(self):
-        """Whether pages have failed that are to be fetched again."""
-        raise NotImplementedError
 
     def also_ends(self, process):  # noqa: ARG002
         """Return other reasons for which a process may have ended."""
         return ()
 
     def check_end(self):
-        """Check what must be so once the crawl is over."""
         for process in self.processes:
             fine = None, "finished", "shutdown", *self.also_ends(process)
             if process.reason not in fine:
                 self.wrong.append(f"{process.name} ended: {process.reason}")
-        if (least := min(self.site.gaps)) < self._least:
+        if (least := min(self.site.gaps, default=inf)) < self.gap * self.delay:
             self.wrong.append(f"two requests to a host within {least:.3f} s")
-        if self.site.early and not _CLOCKS.intersection(self._faults):
+        if self.site.early and not _CLOCKS.intersection(self.faults):
             self.wrong.append(f"fetched too early: {self.site.early}")
 
 
