@@ -145,7 +145,7 @@ def own_server():
 @pytest.fixture(scope="module")
 def cluster():
     """A Redis Cluster of three nodes for all tests of a file."""
-    from support.localcluster import LocalCluster
+    from support.clusters import LocalCluster
 
     with LocalCluster() as cluster:
         yield cluster

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from scrapy import Request
 from scrapy.utils.test import get_crawler
-from support.lines import lines_of
+from support.contract import lines_of
 
 from scrapy_bloom.crawl import in_flight, memory, page, waits
 from scrapy_bloom.crawl.history import ORIGINAL

@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 from support.backends import HOUR
+from support.contract import lines_of
 from support.internals import database_of, store_of
-from support.lines import lines_of
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl import later

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.contract import fingerprints, share_of
+from support.contract import fingerprints, lines_of, share_of
 from support.internals import database_of, marks_in_memory
-from support.lines import lines_of
 from support.numbered_commits import Commits, check, copied, hasty, log_of
 from support.windows import LONGEST, PAGES, WINDOW, Clock
 

@@ -6,10 +6,8 @@ from importlib.resources import files
 
 import pytest
 from support.internals import clock_of_redis, stop_beating
-from support.lease_times import let_die
 from support.proxy import Proxy
-from support.queues import Crawler, account, exchange, mark_of, parts_of
-from support.redis_plan import name_of
+from support.queues import Crawler, account, exchange, let_die, mark_of, name_of, parts_of
 
 from scrapy_bloom.crawl import outcomes
 from scrapy_bloom.crawl.outcomes import MOST_RUNS

@@ -1,7 +1,6 @@
 """Requests in Redis that may be large: only their heads move, and no body outlives its request."""
 
-from support.lease_times import all_are_well
-from support.queues import left
+from support.queues import all_are_well, left
 
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.reader import Reader

@@ -8,8 +8,7 @@ import pytest
 from support import short_leases
 from support.contract import FilterContract, fingerprints
 from support.internals import stop_beating
-from support.lease_times import shift_leases
-from support.redis_plan import plan_of
+from support.queues import plan_of, shift_leases
 from testbed.localredis import keys
 
 from scrapy_bloom.errors import BackendError, FilterLostError

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from support.contract import fingerprints
 from support.internals import clock_of_redis
-from support.redis_plan import plan_of, small_keys
+from support.queues import plan_of, small_keys
 from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError

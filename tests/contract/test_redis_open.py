@@ -8,7 +8,7 @@ from scrapy.utils.test import get_crawler
 from support.contract import fingerprints
 from support.filters import everything_in
 from support.proxy import Answering
-from support.redis_plan import plan_of
+from support.queues import plan_of
 from support.waiting import until
 from testbed.localredis import LocalRedis, free_port
 

@@ -5,10 +5,8 @@ from types import SimpleNamespace
 import pytest
 from support import short_leases
 from support.internals import clock_of_redis, stop_beating
-from support.lease_times import all_are_well, let_die, shift_leases
 from support.proxy import Proxy
-from support.queues import Crawler, left, mark_of
-from support.redis_plan import name_of
+from support.queues import Crawler, all_are_well, left, let_die, mark_of, name_of, shift_leases
 from support.waiting import until
 
 from scrapy_bloom.crawl.failed import Failed

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.internals import clock_of_redis
-from support.lease_times import all_are_well, shift_leases
-from support.queues import left
+from support.queues import all_are_well, left, shift_leases
 from support.waiting import until
 
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace

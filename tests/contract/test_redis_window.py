@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support.internals import clock_of_redis
-from support.redis_plan import plan_of
+from support.queues import plan_of
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
 from testbed.localredis import keys

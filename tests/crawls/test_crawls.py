@@ -8,10 +8,9 @@ from threading import Timer
 import pytest
 from scrapy import signals
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import RFP, Follower, crawl, messages
-from support.graceful_stop import Stopping, close, hold
+from support.crawling import RFP, Follower, close, crawl, hold, messages
 from support.sites import Pages
-from support.spiders import Lambdas
+from support.spiders import Lambdas, Stopping
 from support.waiting import PATIENCE
 from testbed.localsite import LocalSite, SteadySite
 from w3lib.url import canonicalize_url

@@ -3,10 +3,8 @@
 import os
 
 import pytest
-from support.crawling import KEPT
-from support.graceful_stop import hold
+from support.crawling import KEPT, Crawl, hold
 from support.queues import left
-from support.redis_crawls import Crawl
 from support.waiting import PATIENCE
 from testbed.localsite import LocalSite
 

@@ -6,7 +6,7 @@ import pytest
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
 from support.crawling import at, crawl
-from support.sessions import Session, page
+from support.jobs import Session, page
 from support.sites import Pages
 from support.spiders import Walled
 

@@ -13,7 +13,7 @@ from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import Asked, Follower, crawl, download, places, settings_at
 from support.sites import Pages, fan
-from support.spiders import Lambdas, Unstorable
+from support.spiders import Lambdas
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import hold
@@ -92,8 +92,10 @@ class Delaying(Follower):
         yield from super().parse(response)
 
 
-class DelayedLambdas(Unstorable, Delaying):
+class DelayedLambdas(Delaying):
     """Its requests cannot be stored, and nothing but memory knows of one of them."""
+
+    unstorable = 1
 
     async def start(self):
         async for request in super().start():

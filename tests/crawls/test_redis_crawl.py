@@ -2,7 +2,7 @@
 
 import pytest
 import scrapy
-from support.redis_crawls import Crawl, reach
+from support.crawling import Crawl, reach
 from testbed.localsite import LocalSite
 
 pytest.importorskip("scrapy_redis")

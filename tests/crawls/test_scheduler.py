@@ -18,11 +18,20 @@ from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.pqueues import ScrapyPriorityQueue
 from scrapy.settings import default_settings
-from support.crawling import KEPT, RFP, Follower, crawl, crawl_refused, kept, messages
+from support.crawling import (
+    KEPT,
+    RFP,
+    Follower,
+    crawl,
+    crawl_refused,
+    kept,
+    messages,
+    resumes_well,
+)
 from support.filters import contents
-from support.graceful_stop import Stopping, resumes_well
 from support.internals import scheduler_of
 from support.sites import Pages
+from support.spiders import Stopping
 from testbed.localsite import LocalSite, SteadySite
 from twisted.python import log
 

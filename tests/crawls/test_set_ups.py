@@ -7,8 +7,17 @@ from contextlib import suppress
 import pytest
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-from support.crawling import KEPT, SCRAPYS, Follower, StartsNothing, at, crawl, placed, settings_at
-from support.graceful_stop import close
+from support.crawling import (
+    KEPT,
+    SCRAPYS,
+    Follower,
+    StartsNothing,
+    at,
+    close,
+    crawl,
+    placed,
+    settings_at,
+)
 from support.jobs import identity_of, kept_job, open_job
 from support.sites import Pages, fan
 from support.waiting import until

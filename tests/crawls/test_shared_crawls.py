@@ -6,9 +6,7 @@ import signal
 
 import pytest
 from support import short_leases
-from support.crawling import KEPT, crawl, messages
-from support.graceful_stop import stop
-from support.redis_crawls import Crawl, reach
+from support.crawling import KEPT, Crawl, crawl, messages, reach, stop
 from support.waiting import until
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis

@@ -15,12 +15,12 @@ from support.crawling import (
     StartsNothing,
     crawl,
     make_crawler,
+    resumes_well,
     settings_at,
 )
-from support.graceful_stop import Stopping, resumes_well
-from support.lease_times import all_are_well, shift_leases
-from support.queues import account, left
+from support.queues import account, all_are_well, left, shift_leases
 from support.sites import Pages, fan
+from support.spiders import Stopping
 from support.waiting import PATIENCE, until
 from testbed.in_flight import taken_by
 from testbed.localredis import free_port

@@ -13,8 +13,7 @@ from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import Follower, crawl, download, kept, placed
-from support.graceful_stop import close
+from support.crawling import Follower, close, crawl, download, kept, placed
 from support.queues import left
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until

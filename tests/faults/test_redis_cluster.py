@@ -5,7 +5,7 @@ import time
 
 import pytest
 from redis.crc import key_slot
-from support.localcluster import LocalCluster
+from support.clusters import LocalCluster
 from support.queues import Crawler
 from support.waiting import until
 

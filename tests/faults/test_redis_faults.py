@@ -12,8 +12,7 @@ from itertools import cycle
 import pytest
 from support.contract import fingerprints
 from support.proxy import MORE_FAULTS, Answering, Proxy
-from support.queues import Crawler, left
-from support.redis_plan import name_of, plan_of
+from support.queues import Crawler, left, name_of, plan_of
 from support.waiting import PATIENCE, until
 from testbed.localredis import LocalRedis, keys
 

@@ -4,7 +4,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from support.localsentinel import LocalSentinel
+from support.clusters import LocalSentinel
 from support.queues import Crawler
 from testbed.localredis import LocalRedis
 

@@ -41,7 +41,7 @@ SERIES = {
         "spider": "hosts",
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
     },
-    "lambdas": {"spider": "some lambdas"},
+    "lambdas": {"spider": "items", "arguments": {"unstorable": 2}},
     "errors": {"spider": "errors"},
     "retries, power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine"},
     "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
@@ -78,4 +78,4 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, name):
 def test_each_kill_point_names_a_function_of_the_code(moment):
     module, name, when = moment.split(":")
     assert callable(attrgetter(name)(import_module(module)))
-    assert when in {"before", "after", "within"}
+    assert when in {"before", "after"}

@@ -70,7 +70,7 @@ SERIES = {
         "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
         "DEPTH_PRIORITY": 1,
     },
-    FULL: {"FEED_STORAGES": json.dumps({"": "support.full_disk.Storage"})},
+    FULL: {"FEED_STORAGES": json.dumps({"": "support.kill_points.Storage"})},
 }
 
 
@@ -101,7 +101,8 @@ def test_each_moment_of_an_item(project, lambdas):
     settings = {
         "FEEDS": json.dumps(feeds_in(folder)),
         "SCHEDULER": "support.kill_points.Scheduler",
-        "spider": "thrice with lambdas" if lambdas else "thrice",
+        "spider": "thrice",
+        "arguments": {"unstorable": 4} if lambdas else {},
     }
     pages, points, killed = 150, (ITEMS + CUTTING)[:: 1 if KILLS > 1 else 3], []
     with SteadySite(pages=pages, links=6) as site:

@@ -6,9 +6,9 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
+from support.crawling import Crawl
 from support.kills import kill_each
 from support.queues import account
-from support.redis_crawls import Crawl
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite, StormySite

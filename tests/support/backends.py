@@ -26,8 +26,7 @@ from scrapy_bloom.redis.upkeep import SLOWEST_POLL
 from scrapy_bloom.settings import Settings
 from support.in_memory import InMemory
 from support.internals import clock_of_redis, queue_of
-from support.lease_times import let_die
-from support.queues import mark_of
+from support.queues import let_die, mark_of
 
 HOUR = 3600
 

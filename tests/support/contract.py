@@ -1,6 +1,7 @@
-"""What every backend does, as one suite: inherit it and say how a filter is made."""
+"""What every filter does, as one suite: inherit it and say how one is made. And what it costs."""
 
 import itertools
+import sys
 from hashlib import sha1
 
 import pytest
@@ -18,6 +19,24 @@ def share_of(most):
 
 def fingerprints(count, tag="a"):
     return [sha1(f"{tag} {i}".encode()).digest() for i in range(count)]
+
+
+def lines_of(modules, function, *arguments):
+    """Return how many lines of some modules a call executes."""
+    files, count = {module.__file__ for module in modules}, 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        count += event == "line" and frame.f_code.co_filename in files
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 class FilterContract:

@@ -1,7 +1,10 @@
-"""Crawls for tests: in this process, and as `scrapy` in a process of its own."""
+"""Crawls for tests: in this process, and as `scrapy` in processes of their own."""
 
 import logging
 import os
+from contextlib import contextmanager
+from threading import Event
+from zlib import crc32
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -11,6 +14,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy_bloom.crawl.scrapy.crawler import close_spider
 from support.processes import CHOSEN, Run, environment
 from support.sites import Pages
+from support.waiting import PATIENCE, until
 
 ADDONS = {"scrapy_bloom.Addon": 500}
 RFP = "scrapy.dupefilters.RFPDupeFilter"
@@ -34,12 +38,14 @@ CONCURRENT_REQUESTS_PER_DOMAIN = 8
 class Follower(Spider):
     """Follows every link and lists the pages that it parsed.
 
-    If it is not `filtered`, its start request is as Scrapy's are.
+    If it is not `filtered`, its start request is as Scrapy's are. One of so many links as
+    `unstorable` says has a callback that cannot be stored, the same ones in each run.
     """
 
     name = "follower"
     url = ""
     filtered = True
+    unstorable = 0
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -51,10 +57,18 @@ class Follower(Spider):
     def parse(self, response):
         self.parsed.append(response.url)
         for href in response.css("a::attr(href)").getall():
-            yield self.request(response, href)
+            request = self.request(response, href)
+            if self.unstorable and crc32(request.url.encode()) % int(self.unstorable) == 0:
+                request = request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
+            yield request
 
     def request(self, response, href):
         return response.follow(href)
+
+
+def close(crawler):
+    """Close the spider of a crawl in this process, from one of its callbacks."""
+    close_spider(crawler, "enough")
 
 
 class Asked:
@@ -72,7 +86,7 @@ class Leaves:
 
     def parse(self, response, **carried):
         yield from super().parse(response, **carried)
-        close_spider(self.crawler, "enough")
+        close(self.crawler)
 
 
 class StartsNothing:
@@ -232,3 +246,95 @@ class Project:
         site.when(deliveries, run.kill)
         run.end()
         return run
+
+
+class Crawl(Project):
+    """Workers on one site: its runs."""
+
+    def __init__(self, site, server, folder, **settings):
+        super().__init__(folder)
+        self.site = site
+        self.server = server
+        self.settings = {"BLOOM_REDIS_TIMEOUT": 10} | settings  # a busy machine is no outage
+
+    def join(self, spider="worker", **options):
+        options = self.settings | options
+        return self.crawl(self.site, spider=spider, keep=False, **options)
+
+    @contextmanager
+    def two(self, deliveries):
+        """Start two workers, and yield the first: it has a page in flight until this ends.
+
+        That is the last of so many that the site delivers. Then the second one starts.
+        """
+        reached, go_on = hold(self.site, deliveries, 1)
+        first = self.join()
+        try:
+            assert reached.wait(PATIENCE)
+            self.join().said("pages known")
+            yield first
+        finally:
+            go_on.set()
+
+    def kill_one_of_two(self, deliveries):
+        """Kill a worker that has a page in flight, while another one works."""
+        with self.two(deliveries) as victim:
+            victim.kill()
+            victim.end()
+
+    def wait(self):
+        """Wait for all workers; return the reasons for which they have ended."""
+        for run in self.runs:
+            run.end()
+        return [run.reason for run in self.runs]
+
+    def total(self, stat):
+        """Return the sum of a number in the closing dumps of all workers."""
+        return sum(run.stat(stat) for run in self.runs)
+
+    def finish(self):
+        """Let idle workers end once all have opened the filter; return why they have ended."""
+        until(lambda: all("Bloom filter in" in run.log for run in self.runs))
+        self.server.client().set("done", 1)
+        return self.wait()
+
+
+# Sites
+
+AT_ONCE = 16
+"""Requests of a crawl that are under way at most."""
+
+KNOWS = ("shutting down gracefully", "reentrant call")
+"""What Scrapy logs when it is to stop. In mid-write of another line its handler cannot."""
+
+
+def stop(run):
+    """Ask a run to stop cleanly, and wait until it knows."""
+    run.interrupt()
+    run.said(*KNOWS)
+
+
+def hold(site, deliveries, answers=AT_ONCE):
+    """Stop so many of the site's answers from one on; return when that is and what lets them go."""
+    reached, go_on = Event(), Event()
+
+    def stand_still():
+        reached.set()
+        go_on.wait(PATIENCE)
+
+    for number in range(deliveries, deliveries + answers):
+        site.when(number, stand_still)
+    return reached, go_on
+
+
+def resumes_well(site):
+    """Return whether a crawl that was stopped has missed no page, and fetched few twice.
+
+    A page that links to where a redirect leads waits for that. If it goes back to the queue at the
+    stop, the page has not ended.
+    """
+    return not site.missed and len(site.repeated) <= AT_ONCE
+
+
+def reach(site, deliveries):
+    until(lambda: site.delivered >= deliveries)

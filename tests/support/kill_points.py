@@ -1,13 +1,18 @@
-"""A scheduler whose process kills itself at a chosen moment.
+"""A scheduler whose process kills itself at a chosen moment, and feeds on a full disk.
 
 The environment says when: ``DIE=module:name.of.callable:before:3`` is before its third call.
 """
 
+import errno
+import io
 import os
 import signal
 from functools import wraps
 from importlib import import_module
 from itertools import count
+from pathlib import Path
+
+from scrapy.extensions.feedexport import FileFeedStorage
 
 from scrapy_bloom.local import backend, log, marks, store
 from scrapy_bloom.scheduler import Scheduler as Ours
@@ -45,10 +50,27 @@ def die_at(module, name, when, number):
             os.kill(os.getpid(), signal.SIGKILL)
         result = original(*arguments, **keywords)
         if dies:
-            if when == "within":  # the first piece of what it yields
-                result = iter(result)
-                next(result)
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
     setattr(holder, last, call)
+
+
+FAILS = {5, 9, 10, 40}
+"""Which writes of a process to its feeds: half of what each should write is there."""
+
+writes = count(1)
+
+
+class FullFile(io.FileIO):
+    def write(self, data):
+        if next(writes) not in FAILS:
+            return super().write(data)
+        super().write(bytes(data)[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Storage(FileFeedStorage):
+    def open(self, spider):  # noqa: ARG002 - Scrapy's signature
+        Path(self.path).parent.mkdir(exist_ok=True)
+        return io.BufferedWriter(FullFile(self.path, "ab"))

@@ -1,21 +1,27 @@
-"""Workers of a shared queue that a test leads step by step, and processes that do it in step."""
+"""Workers of a shared queue that a test leads step by step, their plans and their leases."""
 
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
+from hashlib import sha1
+from unittest.mock import patch
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis import link
+from scrapy_bloom.redis import plan as plans
+from scrapy_bloom.redis.client import Server, beginning, script
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Answer, Failing
+from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 from support.contract import fingerprints
-from support.redis_plan import plan_of
+from support.internals import stop_beating
 
 
 class Crawler:
@@ -138,3 +144,66 @@ def left(server, key):
     client, base = server.client(), beginning(key)
     waiting = sum(client.zcard(base + name) for name in ("queue", "later"))
     return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")
+
+
+# Plans and scripts
+
+
+def plan_of(*, capacity=DEFAULT_CAPACITY, error_rate=DEFAULT_ERROR_RATE, window=None, **options):
+    return Plan(capacity, error_rate, window=float(window or 0), **options)
+
+
+def name_of(name):
+    """Return what a request has in it if and only if it runs this script."""
+    return sha1(script(name).encode()).hexdigest().encode()
+
+
+@contextmanager
+def small_keys():
+    """Let keys have one block of 8 KB instead of 511, so that small filters have many of them."""
+    read = link.script
+    assert "KEY_BLOCKS = 32, 511" in read("upkeep")
+
+    def read_small(name):
+        return read(name).replace("KEY_BLOCKS = 32, 511", "KEY_BLOCKS = 32, 1")
+
+    with patch.object(link, "script", read_small), patch.object(plans, "KEY_BLOCKS", 1):
+        yield
+
+
+# Leases, moved in time
+
+_SHIFT = """
+local fields = redis.call('HGETALL', KEYS[1])
+for i = 1, #fields, 2 do
+  local number, lease, rest = fields[i + 1]:match('^(%d+) ([%d.]+)(.*)$')
+  if fields[i]:sub(1, 2 + #ARGV[2]) == 'w:' .. ARGV[2] and lease then
+    lease = string.format('%s %.6f%s', number, lease + ARGV[1], rest)
+    redis.call('HSET', KEYS[1], fields[i], lease)
+  end
+end
+"""
+
+
+def shift_leases(server, key, seconds, name=""):
+    """Make leases what they are for a server whose clock was moved the other way.
+
+    Leases that are shifted back are also what a server has that was frozen for so long.
+
+    :param name: of the only worker whose lease it is; by default it is done to all.
+    """
+    server.client().eval(_SHIFT, 1, key, seconds, name)
+
+
+def all_are_well(server, key):
+    """Let the server be one at which everybody else has renewed a lease a moment ago."""
+    client = server.client()
+    moment = client.time()[0] - 2
+    client.hset(key, mapping={"heard_since": 1, "heard": moment, "swept": moment})
+
+
+def let_die(server, key, queue):
+    """Let a worker die without a word, and its lease run out; everybody else is well."""
+    stop_beating(queue.link)
+    shift_leases(server, key, -3600, queue.worker.name)
+    all_are_well(server, key)

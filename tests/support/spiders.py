@@ -20,23 +20,32 @@ from scrapy.spiders import CrawlSpider, Rule
 from w3lib.url import canonicalize_url
 
 import scrapy_bloom
-from support.crawling import Asked, Follower, download
+from support.crawling import Asked, Follower, close, download
 from support.internals import scheduler_of
 
-
-class Unstorable:
-    """Mixed into a spider: one of so many links has a callback that cannot be stored."""
-
-    of = 1
-
-    def request(self, response, href):
-        request = super().request(response, href)
-        if crc32(request.url.encode()) % self.of:  # the same ones in each run
-            return request
-        return request.replace(callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-
 # For single tests
+
+
+class Stopping(Follower):
+    """Stops after some pages, as Ctrl-C does, and resumes in the next run."""
+
+    name = "follower"
+    __module__, __qualname__ = Follower.__module__, Follower.__qualname__  # it is no other spider
+    pages = 20
+
+    def parse(self, response):
+        last = len(self.parsed) + 1 == self.pages  # other pages may come while its links are read
+        yield from super().parse(response)
+        if last:
+            close(self.crawler)
+
+
+class Lambdas(Follower):
+    """None of its requests can be serialized."""
+
+    name = "lambdas"
+    filtered = False
+    unstorable = 1
 
 
 class Forking(Follower):
@@ -55,13 +64,6 @@ class Forking(Follower):
                 gc.collect()
                 os._exit(0)
             os.waitpid(child, 0)
-
-
-class Lambdas(Unstorable, Follower):
-    """Its requests cannot be serialized."""
-
-    name = "lambdas"
-    filtered = False
 
 
 class Walled(Follower):
@@ -118,20 +120,6 @@ class Thrice(Follower):
         for number in range(3):
             yield {"url": response.url, "number": number, "text": 'a "quoted" text,\n' * 8}
             await asyncio.sleep(0.002)
-
-
-class ThriceWithLambdas(Unstorable, Thrice):
-    """Every fourth link has a callback that cannot be stored: its page waits for that."""
-
-    name = "thrice with lambdas"
-    of = 4
-
-
-class SomeLambdas(Unstorable, ItemSpider):
-    """Every other link has a callback that cannot be stored."""
-
-    name = "some lambdas"
-    of = 2
 
 
 class Waiting(ItemSpider):

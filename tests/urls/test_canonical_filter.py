@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
-from support.sessions import Session
+from support.jobs import Session
 
 from scrapy_bloom import CanonicalRequestFingerprinter
 

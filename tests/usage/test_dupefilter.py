@@ -13,7 +13,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, Project, crawl
 from support.filters import contents
-from support.sessions import Session, page
+from support.jobs import Session, page
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter

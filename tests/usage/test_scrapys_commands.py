@@ -1,8 +1,8 @@
 """Commands in a project whose settings name a job: `fetch`, `shell` and the like leave it alone."""
 
 import pytest
+from support.crawling import resumes_well
 from support.filters import everything, everything_in
-from support.graceful_stop import resumes_well
 from testbed.localsite import LocalSite
 
 pytestmark = [pytest.mark.each_scrapy, pytest.mark.server]

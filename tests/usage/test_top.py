@@ -19,9 +19,8 @@ from scrapy import Request
 from support.crawling import at, crawl, target_of
 from support.internals import stop_beating
 from support.jobs import kept_job, list_failed, open_job
-from support.lease_times import let_die, shift_leases
 from support.processes import environment, run_line
-from support.queues import Crawler
+from support.queues import Crawler, let_die, shift_leases
 from support.waiting import until
 from testbed.localredis import LocalRedis, keys
 from testbed.localsite import LocalSite

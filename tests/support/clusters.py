@@ -1,6 +1,7 @@
-"""A Redis Cluster of three real servers, made by hand."""
+"""A Redis Cluster of three real servers, made by hand, and a Redis Sentinel."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import redis
 from testbed.localredis import LocalRedis
@@ -61,3 +62,30 @@ def _replicate(replica, primary):
 
     until(accepted)
     until(lambda: replica.info("replication").get("master_link_status") == "up")
+
+
+class LocalSentinel(LocalRedis):
+    """A sentinel as a context manager. The service is called `crawl`.
+
+    Args:
+        server: what it watches.
+        password: of that server.
+        own: what the sentinel asks for.
+    """
+
+    def __init__(self, server, *, password="", own=""):
+        super().__init__()
+        lines = [f"sentinel monitor crawl {server.HOST} {server.port} 1"]
+        lines += [f"sentinel auth-pass crawl {password}"] if password else []
+        lines += [f"requirepass {own}"] if own else []
+        self._own = own
+        file = Path(self._folder.name, "sentinel.conf")
+        file.write_text("\n".join(lines) + "\n")
+        self._first, self._arguments = (str(file),), ("--sentinel",)
+
+    def start(self):
+        """Start it, and wait until it knows the server."""
+        super().start()
+        client = self.client(password=self._own or None)
+        until(lambda: client.execute_command("SENTINEL", "get-master-addr-by-name", "crawl"))
+        client.close()
