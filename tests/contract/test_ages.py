@@ -1,4 +1,4 @@
-"""``bloom_max_age`` and ``BLOOM_WINDOW`` in crawls of one site, over simulated weeks."""
+"""``bloom_max_age`` in crawls of one site."""
 
 import pytest
 from scrapy import Request
@@ -6,14 +6,14 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, at, crawl, kept
+from support.crawling import Follower, at, crawl
 from support.sites import Pages
 
 from scrapy_bloom import BloomDupeFilter
 
 pytestmark = pytest.mark.server
 
-HOUR, DAY = 3600, 86_400
+HOUR = 3600
 
 
 def open_filter(**settings):
@@ -76,32 +76,3 @@ async def test_links_that_inherit_an_age_and_a_redirect_are_fetched_once_and_aga
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert set(site.hits) == {"/", *links}
     assert sum(site.hits.values()) <= 2 * len(pages)
-
-
-async def test_a_site_is_crawled_again_after_the_window(clock, tmp_path):
-    links = {f"/{number}": [f"/{number * 2 + 1}", f"/{number * 2 + 2}"] for number in range(7)}
-    settings = kept(tmp_path, BLOOM_WINDOW="7d")
-    pages = {"/": lambda *_: ["/0"]}
-    pages |= {path: lambda *_, there=there: there for path, there in links.items()}
-    pages |= {f"/{number}": lambda *_: [] for number in range(7, 15)}
-    fetched = []
-    with Pages(pages) as site:
-        for _ in range(9):
-            before = sum(site.hits.values())
-            # The start page is fetched each day, and all its links are followed.
-            await crawl(Daily, settings, url=site.url)
-            fetched.append(sum(site.hits.values()) - before)
-            clock[0] += DAY
-    whole = [day for day, count in enumerate(fetched) if count > 2]
-    assert whole == [0, 8]
-    assert {fetched[day] for day in whole} == {16}
-    assert set(fetched) == {1, 16}
-
-
-class Daily(Follower):
-    """Starts with a page that is not filtered."""
-
-    name = "daily"
-
-    async def start(self):
-        yield Request(self.url + "/", dont_filter=True)

@@ -28,13 +28,20 @@ async def crawl(request):
     await crawl.close()
 
 
-async def end(crawl, how):
-    """End the run that is open, all of which was said."""
+@async_yield_fixture
+async def run(crawl):
+    """The first run of a crawl."""
+    yield await crawl.open()
+
+
+async def again(crawl, how, **options):
+    """End the run, all of which was said, and open the next one; return that."""
     if how == "stop":
         await crawl.run.stop()
     elif how == "kill":
         await crawl.run.say()
         await crawl.kill()
+    return crawl.run or await crawl.open(**options)
 
 
 restarts = pytest.mark.parametrize("how", ["stop", "kill"])
@@ -43,8 +50,7 @@ restarts = pytest.mark.parametrize("how", ["stop", "kill"])
 # Marks and requests
 
 
-async def test_a_mark_and_its_request_are_added_once(crawl):
-    run = await crawl.open()
+async def test_a_mark_and_its_request_are_added_once(run):
     assert mark_of("a") not in run.backend
     assert await run.offer("a", "b") == [False, False]
     assert mark_of("a") in run.backend
@@ -57,38 +63,33 @@ async def test_a_mark_and_its_request_are_added_once(crawl):
 
 
 @restarts
-async def test_requests_come_by_priority_and_then_in_their_order(crawl, how):
-    run = await crawl.open()
+async def test_requests_come_by_priority_and_then_in_their_order(crawl, run, how):
     pages = {"a": 0, "b": 0, "c": -5, "d": 7, "e": 7, "f": 0}
     requests = [run.request(name, priority=priority) for name, priority in pages.items()]
     await run.answers([run.backend.offer(request, 0.0, None, None) for request in requests])
     assert await run.take(1) == ["d"]
-    await end(crawl, how)
-    assert await (await crawl.open()).take() == [*"deabfc"]
+    run = await again(crawl, how)
+    assert await run.take() == [*"deabfc"]
 
 
 @restarts
-async def test_a_request_stays_until_it_is_done_and_its_mark_for_ever(crawl, how):
-    run = await crawl.open()
+async def test_a_request_stays_until_it_is_done_and_its_mark_for_ever(crawl, run, how):
     await run.offer(*"abcde")
     assert len(run.backend) == 5
     assert await run.take(3) == [*"abc"]
     assert len(run.backend) == 2
     run.end("b")
-    await end(crawl, how)
-    run = await crawl.open()
+    run = await again(crawl, how)
     assert await run.offer(*"abcde") == [True] * 5
     assert sorted(await run.take()) == [*"acde"]
     run.end(*"acde")
-    await end(crawl, how)
-    run = await crawl.open()
+    run = await again(crawl, how)
     assert await run.offer(*"abcde") == [True] * 5
     assert await run.take() == []
     assert run.backend.over
 
 
-async def test_what_was_not_said_before_a_kill_has_not_happened(crawl):
-    run = await crawl.open()
+async def test_what_was_not_said_before_a_kill_has_not_happened(crawl, run):
     await run.offer(*"abc")
     await run.take()
     await run.say()
@@ -104,23 +105,20 @@ async def test_what_was_not_said_before_a_kill_has_not_happened(crawl):
     assert (account.done, account.failed, account.pages) == (0, 0, 5)
 
 
-async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl):
-    run = await crawl.open()
+async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl, run):
     with pytest.raises(Unstorable):
         await run.offer("a", callback=lambda _: None)
     run.backend.withhold([mark_of("a")])
     assert await run.offer("a", "b") == [True, False]
-    await end(crawl, "kill")
-    run = await crawl.open()
+    run = await again(crawl, "kill")
     assert await run.offer("a", "b") == [False, True]
 
 
 @pytest.mark.redis
 @pytest.mark.server
 @pytest.mark.parametrize("crawl", [InRedis], indirect=True)
-async def test_after_a_loss_what_was_only_in_memory_is_new(crawl):
+async def test_after_a_loss_what_was_only_in_memory_is_new(crawl, run):
     """What it has led to may be lost."""
-    run = await crawl.open()
     run.backend.withhold([mark_of("a")])
     assert await run.offer("a", "b") == [True, False]
     crawl.client.delete(*crawl.client.keys(f"{crawl.key}*"))
@@ -128,8 +126,7 @@ async def test_after_a_loss_what_was_only_in_memory_is_new(crawl):
     assert await run.offer("a") == [False]
 
 
-async def test_forgotten_marks_can_be_added_again(crawl):
-    run = await crawl.open()
+async def test_forgotten_marks_can_be_added_again(crawl, run):
     await run.offer(*"abc")
     with pytest.raises(Unstorable):
         await run.offer("m", callback=lambda _: None)
@@ -137,18 +134,15 @@ async def test_forgotten_marks_can_be_added_again(crawl):
     assert await run.forget(*"amx") == [True, True, False]
     assert await run.offer(*"abmx") == [False, True, False, False]
     await run.forget(*"bx")
-    await end(crawl, "kill")
-    run = await crawl.open()
+    run = await again(crawl, "kill")
     assert await run.offer(*"abx") == [True, False, False]
 
 
 @restarts
-async def test_a_mark_counts_for_an_age(crawl, how):
-    run = await crawl.open()
+async def test_a_mark_counts_for_an_age(crawl, run, how):
     assert await run.offer("a", max_age=HOUR) == [False]
     assert await run.offer("a", max_age=HOUR) == [True]
-    await end(crawl, how)
-    run = await crawl.open()
+    run = await again(crawl, how)
     assert await run.offer("a", max_age=HOUR) == [True]
     assert await run.offer("a", max_age=0) == [False]
     crawl.wait(2 * HOUR)
@@ -176,15 +170,13 @@ async def test_what_cannot_be_read_keeps_nothing_back_and_is_not_done(crawl):
 
 
 @pytest.mark.parametrize("how", ["", "stop", "kill"])
-async def test_a_request_waits_until_its_time(crawl, how):
-    run = await crawl.open()
+async def test_a_request_waits_until_its_time(crawl, run, how):
     await run.offer("a", wait=HOUR)
     await run.offer("p", wait=2 * HOUR, filtered=False)
     await run.offer("b")
     assert await run.take() == ["b"]
     run.end("b")
-    await end(crawl, how)
-    run = crawl.run or await crawl.open()
+    run = await again(crawl, how)
     assert await run.offer(*"ab") == [True, True]
     assert await run.take() == []
     assert (len(run.backend), run.backend.later) == (2, 2)
@@ -203,8 +195,7 @@ async def test_a_request_waits_until_its_time(crawl, how):
     assert (len(run.backend), run.backend.later) == (0, 0)
 
 
-async def test_many_whose_time_has_come_are_all_taken(crawl):
-    run = await crawl.open()
+async def test_many_whose_time_has_come_are_all_taken(crawl, run):
     names = [*map(str, range(250))]
     await run.offer(*names, wait=HOUR)
     crawl.wait(2 * HOUR)
@@ -212,16 +203,14 @@ async def test_many_whose_time_has_come_are_all_taken(crawl):
 
 
 @pytest.mark.parametrize("how", ["", "stop", "kill"])
-async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
-    run = await crawl.open()
+async def test_a_slot_is_left_alone_and_others_are_not(crawl, run, how):
     for seconds in (HOUR, HOUR / 4, 0):  # what is shorter changes nothing
         run.backend.hold(run.request("a"), seconds)
     assert run.backend.held_until(run.request("a")) == pytest.approx(
         time.monotonic() + HOUR, abs=HOUR / 4
     )
     await run.offer("a", "w")
-    await end(crawl, how)
-    run = crawl.run or await crawl.open()
+    run = await again(crawl, how)
     await run.offer("x")
     await run.offer("b", host="b")
     run.backend.hold(run.request("b", host="b"), 0)
@@ -238,8 +227,7 @@ async def test_a_slot_is_left_alone_and_others_are_not(crawl, how):
 # How pages end
 
 
-async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
-    run = await crawl.open()
+async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl, run):
     await run.offer(*"abcdefgh")
     await run.take()
     run.end("a")
@@ -257,23 +245,21 @@ async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl):
     assert account.decisions == {"404": 1, REDIRECTED: 1}
     assert account.failures == {"503": 1, "ValueError in parse": 1}
     await crawl.open()
-    await end(crawl, "kill")
-    account = await (await crawl.open()).stop()
+    run = await again(crawl, "kill")
+    account = await run.stop()
     assert (account.done, account.unparsed, account.pages) == (2, 2, 8)
     assert account.decisions == {"404": 1, REDIRECTED: 1}
 
 
 @restarts
-async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
-    run = await crawl.open()
+async def test_what_has_failed_is_fetched_by_the_next_run(crawl, run, how):
     await run.offer(*"abc")
     await run.take()
     run.fail(*"ab")
     run.end("c")
     assert await run.take() == []
     assert run.backend.over
-    await end(crawl, how)
-    run = await crawl.open()
+    run = await again(crawl, how)
     assert not run.backend.over
     assert await run.offer(*"abc") == [True] * 3
     assert sorted(await run.take()) == [*"ab"]
@@ -284,14 +270,12 @@ async def test_what_has_failed_is_fetched_by_the_next_run(crawl, how):
     assert (run.backend.account().done, run.backend.account().failed) == (2, 1)
 
 
-async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(crawl):
-    run = await crawl.open()
+async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(crawl, run):
     for host in "aaab":
         await run.offer(f"{host}{len(run.have)}", host=host)
         await run.take()
     run.fail(*run.have)
-    await run.stop()
-    run = await crawl.open(starts=True)
+    run = await again(crawl, "stop", starts=True)
     assert await run.take() == []
     run.engine.has_started = True
     run.backend.hold(run.request("a"), HOUR)
@@ -301,21 +285,18 @@ async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(cr
     assert len(await run.take()) == 3
 
 
-async def test_where_something_is_always_in_flight_what_has_failed_comes_back_in_an_hour(crawl):
-    run = await crawl.open()
+async def test_while_something_is_in_flight_what_has_failed_comes_back_in_an_hour(crawl, run):
     await run.offer("a")
     await run.take()
     run.fail("a")
-    await run.stop()
-    run = await crawl.open()
+    run = await again(crawl, "stop")
     run.engine.busy = True
     assert await run.take() == []
     crawl.wait(2 * HOUR)
     assert await run.take() == ["a"]
 
 
-async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(crawl):
-    run = await crawl.open()
+async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(run):
     await run.offer("page", "way")
     await run.take()
     run.end("way")
@@ -390,8 +371,7 @@ async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_a
 # Exchanges
 
 
-async def test_each_change_is_due_to_be_said(crawl):
-    run = await crawl.open()
+async def test_each_change_is_due_to_be_said(run):
     backend, request = run.backend, run.request("a")
     await run.offer("a")
     await run.say()
@@ -416,8 +396,7 @@ async def test_each_change_is_due_to_be_said(crawl):
         await run.say()
 
 
-async def test_after_it_has_given_up_nothing_more_is_said(crawl):
-    run = await crawl.open()
+async def test_after_it_has_given_up_nothing_more_is_said(crawl, run):
     await run.offer(*"ab")
     await run.take(1)
     await run.say()

@@ -1,88 +1,80 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
 import re
-from collections import Counter
 from importlib.resources import files
 
 import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.proxy import Proxy
-from support.queues import Crawler, account, exchange, let_die, mark_of, name_of, parts_of
+from support.queues import Crawler, exchange, mark_of, name_of, parts_of
 
 from scrapy_bloom.crawl import outcomes
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
-from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.wire import Call, Ending
 
 HOUR = 3600
 
 
-def run_of(server, key):
-    return int(server.client().hget(key, "run"))
+def run_of(crawl):
+    return int(crawl.client.hget(crawl.key, "run"))
 
 
-def fail_all(server, key, names="abc", **said):
+def fail_all(crawl, names, **said):
     """Make a run in which these pages fail."""
-    with Crawler(server.url, key) as worker:
-        worker.offer(*names)
-        worker.take(len(names))
-        worker.fail(*names, **said)
-        worker.say()
+    worker = crawl.join()
+    worker.offer(*names)
+    worker.take(len(names))
+    worker.fail(*names, **said)
+    worker.say()
+    worker.queue.close()
 
 
 # What is counted
 
 
-def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(server, join, key):
+def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(crawl, worker):
     """It ends without a call if errors that nobody expects come again and again."""
-    worker = Crawler(server.url, key)
     worker.offer(*"abcd")
     worker.take(4)
     worker.queue.end(worker.have["a"])
     worker.fail("b")
     worker.queue.put_back(worker.have["c"])
     assert parts_of(worker.queue.close())[3:] == (4, 0)
-    other = join()
-    assert sorted(other.take(4)) == [*"abcd"]
-    assert account(server, key).in_flight == 4
+    assert sorted(crawl.join().take(4)) == [*"abcd"]
+    assert crawl.account.in_flight == 4
 
 
-def test_what_stands_for_a_page_takes_its_place_once_it_is_queued(server, join, key):
+def test_what_stands_for_a_page_takes_its_place_once_it_is_queued(crawl, worker):
     """A retry, or a redirect; one that is seen is not queued."""
-    worker = join()
     worker.offer(*"ab")
     worker.take(2)
     page = worker.have["a"]
     for op, mark, then in (("f", mark_of("b"), (0, 2)), ("p", None, (1, 1))):
         worker.queue.offer(Entry(op, mark, b"c", instead=page))
         worker.say()
-        assert parts_of(account(server, key)) == (0, 0, 0, *then)
+        assert crawl.parts == (0, 0, 0, *then)
     worker.queue.end(page)
     assert not worker.queue.has_work
 
 
-def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(server, join, key):
-    worker = join()
+def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(crawl, worker):
     worker.offer(*range(120))
-    names = worker.take(120)
-    for name in names:
+    for name in worker.take(120):
         worker.fail(name, kind=f"kind {name}")
     worker.say()
-    (reader,) = (Reader(worker.queue.link, key),)
+    reader = worker.queue.reader
     reasons = reader.account(reader.existing().counts).failures
     assert len(reasons) == 101
     assert reasons["others"] == 20
-    rows = {row.key: row.request for row in reader.failed()}
-    worker.queue.worker.call(Call(restored=dict.fromkeys(rows)))
-    told = account(server, key)
-    assert (told.done, told.failed, told.failures) == (120, 0, {})
+    worker.queue.worker.call(Call(restored={row.key: row.request for row in reader.failed()}))
+    told = crawl.account
+    assert (told.waiting, told.failed, told.failures) == (120, 0, {})
 
 
 @pytest.mark.parametrize("fault", ["drop reply", "late", "twice"])
-def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
+def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, crawl, fault):
     with (
         Proxy(server.port, counted=name_of("call")) as proxy,
         Crawler(proxy.url, key) as worker,
@@ -94,28 +86,8 @@ def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, fault):
         worker.queue.next_call.seen = 7
         proxy.faults = {proxy.requests + 1: fault}
         worker.say()
-        told = account(server, key)
+        told = crawl.account
         assert (parts_of(told), told.failures, told.seen) == ((1, 0, 2, 0, 1), {"503": 2}, 7)
-
-
-def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(server, join, key):
-    worker = join()
-    for number in range(5):
-        worker.queue.offer(Entry("p", None, bytes(400_000) + b"%d" % number))
-    worker.say()
-    while account(server, key).waiting:
-        worker.exchange(9)
-    for name, taken in [*worker.have.items()]:
-        assert len(taken.body) > 400_000
-        worker.fail(name)
-    worker.exchange()
-    assert 0 < account(server, key).failed < 5
-    while worker.queue.has_work:
-        worker.exchange()
-    assert parts_of(account(server, key)) == (0, 0, 5, 0, 0)
-
-
-# What is lost
 
 
 @pytest.mark.parametrize(
@@ -129,35 +101,31 @@ def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(s
         ("back in time", (0, 0, 0, 4, 0)),
     ],
 )
-def test_after_a_loss_pages_are_what_is_there(server, join, key, lost, left):
-    worker, client = join(), server.client()
-    worker.offer(*"abcd")
-    worker.say()
-    shot = {name: client.dump(name) for name in client.keys(f"{key}*")}
+def test_after_a_loss_pages_are_what_is_there(crawl, worker, lost, left):
+    client = crawl.client
+    worker.add(*"abcd")
+    shot = {name: client.dump(name) for name in client.keys(f"{crawl.key}*")}
     worker.take(3)
     worker.fail("a")
     worker.fail("b", kind="404", unparsed=True)
     worker.queue.offer(Entry("x", mark_of("a")))
     worker.say()
-    assert parts_of(account(server, key)) == (0, 1, 1, 1, 1)
-    client.delete(*client.keys(key + lost if lost.startswith("*") else f"{key}*"))
+    assert crawl.parts == (0, 1, 1, 1, 1)
+    client.delete(*client.keys(crawl.key + (lost if lost.startswith("*") else "*")))
     for name, value in shot.items() if lost == "back in time" else ():
         client.restore(name, 0, value)
     assert worker.exchange().start_over
-    assert parts_of(account(server, key)) == left
+    assert crawl.parts == left
 
 
 # Runs
 
 
-def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_before(
-    server, join, key
-):
-    fail_all(server, key, [*map(str, range(300))])
-    worker = join()
-    worker.offer(*(f"new {number}" for number in range(150)))
-    worker.say()
-    assert parts_of(account(server, key)) == (0, 0, 300, 150, 0)
+def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_before(crawl):
+    fail_all(crawl, [*map(str, range(300))])
+    worker = crawl.join()
+    worker.add(*(f"new {number}" for number in range(150)))
+    assert crawl.parts == (0, 0, 300, 150, 0)
     order, told, before = [], 0, 300
     while not worker.queue.is_over():
         answer = worker.exchange(40)
@@ -171,65 +139,61 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
         worker.done()
     assert len(order) == len({*order}) == 450
     assert told == 300
-    assert parts_of(account(server, key)) == (410, 0, 40, 0, 0)
+    assert crawl.parts == (410, 0, 40, 0, 0)
     late = [place for place, name in enumerate(order) if name.startswith("new")]
     assert late[40] < 60
 
 
-def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(server, join, key):
-    fail_all(server, key)
-    dead = Crawler(server.url, key)
+def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(crawl):
+    fail_all(crawl, "abc")
+    dead = crawl.join()
     assert len(dead.take(9)) == 3
     dead.fail(*"abc")
     dead.say()
     stop_beating(dead.queue.link)
-    run = run_of(server, key)
-    worker = join()
+    run, worker = run_of(crawl), crawl.join()
     assert worker.take(9) == []
-    other = join()  # which finds the first one alive: that is no matter
-    worker.queue.worker.beat()
-    assert run_of(server, key) == run
+    other = crawl.join()  # which finds the first one alive: that is no matter
+    worker.beat()
+    assert run_of(crawl) == run
     assert not worker.queue.is_over()
     worker.offer("x")
     assert worker.take(9) == ["x"]
     worker.fail("x")  # in this run
     worker.say()
-    let_die(server, key, dead.queue)
-    other.queue.worker.beat()
-    assert run_of(server, key) == run + 1
+    crawl.bury(dead, by=other)
+    assert run_of(crawl) == run + 1
     assert sorted(worker.take(9)) == [*"abcx"]
 
 
 @pytest.mark.parametrize("sign", ["beat", "leave"])
-def test_no_run_begins_if_one_of_those_gives_a_sign(server, join, key, sign):
-    with clock_of_redis(server.client(), 1e9) as set_clock:
-        one = join()
-        stop_beating(one.queue.link)
+def test_no_run_begins_if_one_of_those_gives_a_sign(crawl, sign):
+    with clock_of_redis(crawl.client, 1e9) as set_clock:
+        one = crawl.join()
         one.offer(*"ab")
         one.take(2)
         one.fail("a")
         one.say()
-        two = join()
-        stop_beating(two.queue.link)
+        two = crawl.join()
+        for worker in one, two:
+            stop_beating(worker.queue.link)
         two.say()
         set_clock(1e9 + 5)
         if sign == "beat":
-            one.queue.worker.beat()
+            one.beat()
         else:
             one.queue.worker.leave(one.have.values())
         for seconds in range(6, 2 * int(LEASE), 5):
             set_clock(1e9 + seconds)
-            two.queue.worker.beat()
+            two.beat()
         assert two.take(9) == ["b"]
-        assert run_of(server, key) == 1
+        assert run_of(crawl) == 1
         assert two.queue.worker.counts.more == 0
 
 
-def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(
-    server, join
-):
-    with clock_of_redis(server.client(), 1e9) as set_clock:
-        worker = join()
+def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(crawl):
+    with clock_of_redis(crawl.client, 1e9) as set_clock:
+        worker = crawl.join()
         stop_beating(worker.queue.link)
         worker.offer(*"ab")
         worker.take(2)
@@ -247,77 +211,72 @@ def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_c
 # Start requests, which each run and each worker may send
 
 
-def start(worker, *names):
-    """Offer unfiltered start requests, each known by its name, as a run of start() does."""
-    for name in names:
-        worker.queue.offer(Entry("p", None, name.encode(), source=name, start=start_of(name)))
+START = b"s".ljust(16, b".")
+
+
+def start(worker):
+    """Offer an unfiltered start request, as a run of start() does."""
+    worker.queue.offer(Entry("p", None, b"s", source="s", start=START))
     worker.say()
 
 
-def start_of(name):
-    return name.encode().ljust(16, b".")
-
-
-def test_a_start_request_of_many_workers_counts_as_it_ended_last(server, join, key):
-    workers = [join() for _ in range(3)]
+def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
+    """Also if two of its copies end in one call."""
+    workers = [crawl.join() for _ in range(3)]
     for worker in workers:
-        start(worker, "s")
+        start(worker)
     for worker, failed in zip(workers, (True, True, False), strict=True):
         worker.exchange(1)
         if failed:
-            worker.fail("s", start=start_of("s"))
+            worker.fail("s", start=START)
         else:
-            worker.queue.end(worker.have.pop("s"), Ending(start=start_of("s")))
+            worker.queue.end(worker.have.pop("s"), Ending(start=START))
         worker.say()
-        assert account(server, key).failed == failed
-    assert parts_of(account(server, key)) == (1, 0, 0, 0, 0)
-    start(workers[0], "s")
-    workers[0].take(9)
-    workers[0].fail("s", start=start_of("s"))
-    workers[0].say()
-    assert parts_of(account(server, key)) == (0, 0, 1, 0, 0)
-
-
-def test_copies_of_a_start_request_that_end_in_one_call_are_one_page(server, join, key):
-    worker, other = join(), join()
-    start(worker, "s")
-    start(other, "s")
-    both = exchange(worker.queue, 2, look=True, default=worker.default, idle=True).taken
+        assert crawl.account.failed == failed
+    assert crawl.parts == (1, 0, 0, 0, 0)
+    one, two, _ = workers
+    start(one)
+    one.take(9)
+    one.fail("s", start=START)
+    one.say()
+    assert crawl.parts == (0, 0, 1, 0, 0)
+    start(one)
+    start(two)
+    both = exchange(two.queue, 2, look=True, idle=True).taken
     assert len(both) == 2
     for taken in both:
-        worker.queue.end(taken, Ending(start=start_of("s")))
-    worker.say()
-    assert parts_of(account(server, key)) == (1, 0, 0, 0, 0)
+        two.queue.end(taken, Ending(start=START))
+    two.say()
+    assert crawl.parts == (1, 0, 0, 0, 0)
 
 
 # By hand
 
 
-def test_failed_requests_are_put_back_or_dropped_by_hand_once(server, join, key):
-    fail_all(server, key, "abc", tries=MOST_RUNS)
-    worker = join()
-    rows = {row.request.body: row for row in Reader(worker.queue.link, key).failed()}
+def test_failed_requests_are_put_back_or_dropped_by_hand_once(crawl):
+    fail_all(crawl, "abc", tries=MOST_RUNS)
+    worker = crawl.join()
+    rows = {row.request.body: row for row in worker.queue.reader.failed()}
     back = {rows[b"a"].key: rows[b"a"].request, rows[b"b"].key: None}
     for _ in range(2):
         worker.queue.worker.call(Call(restored=back))
-        told = account(server, key)
+        told = crawl.account
         assert (parts_of(told), told.decisions) == ((1, 1, 0, 1, 0), {"503": 1})
-        assert server.client().hlen(beginning(key) + "bodies") == 2
-    assert Counter(worker.take(9)) == Counter("a")
+        assert crawl.client.hlen(crawl.base + "bodies") == 2
+    assert worker.take(9) == ["a"]
 
 
-def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(server, join, key):
-    worker, client, listed = join(), server.client(), beginning(key) + "unparsed"
-    worker.offer(*"abc")
-    worker.take(3)
-    worker.fail("a", kind="404", unparsed=True)
-    worker.say()
+def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(crawl):
+    fail_all(crawl, "a", kind="404", unparsed=True)
+    worker, client, listed = crawl.join(), crawl.client, crawl.base + "unparsed"
     (row,) = client.hgetall(listed).values()
     client.hset(listed, mapping={f"{n:08}": row for n in range(outcomes.MOST_UNPARSED)})
+    worker.offer(*"bc")
+    worker.take(2)
     worker.fail("b", kind="404", unparsed=True)
     worker.fail("c", kind="403", unparsed=True)
     worker.say()
-    reader = Reader(worker.queue.link, key)
+    reader = worker.queue.reader
     told = reader.account(reader.existing().counts)
     assert (told.decisions, told.not_kept) == ({"403": 1}, 2)
 

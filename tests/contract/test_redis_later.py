@@ -7,8 +7,6 @@ from support.internals import clock_of_redis
 
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
-from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.worker import delete
 from scrapy_bloom.values import LONGEST
 
@@ -19,7 +17,7 @@ NEAR = 0.2
 """Waits are counted in this process's clock, and the server's stands still meanwhile."""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def set_clock(server):
     with clock_of_redis(server.client(), NOW) as set_clock:
         yield set_clock
@@ -27,9 +25,6 @@ def set_clock(server):
 
 def names(taken):
     return [each.body.decode() for each in taken]
-
-
-pytestmark = pytest.mark.usefixtures("set_clock")
 
 
 def hold(worker, slot, seconds):
@@ -40,11 +35,13 @@ def hold(worker, slot, seconds):
 # Requests
 
 
-def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock):
-    worker = join()
+def test_each_call_moves_a_portion_and_says_that_there_are_more(worker, set_clock):
+    """Each waits from when it was enqueued, although it could not be said for 50 s."""
     worker.offer(*range(120), wait=60)
+    for entry in worker.queue._buffer:  # noqa: SLF001 - no test waits for so long
+        entry.due -= 50
     worker.say()
-    set_clock(NOW + 61)
+    set_clock(NOW + 10 + NEAR)
     counts = []
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
@@ -54,51 +51,51 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(join, set_clock)
     assert sorted(map(int, worker.have)) == [*range(120)]
 
 
-def test_a_wait_is_counted_from_when_the_request_was_enqueued(join, set_clock):
-    worker = join()
-    worker.offer("a", wait=60)
-    worker.queue._buffer[0].due -= 50  # noqa: SLF001 - it could not be sent for so long
+def test_what_waits_and_which_slots_are_left_alone_can_be_read_and_deleted(crawl, set_clock):
+    now = crawl.client.time()[0]  # which the reader asks
+    set_clock(now + HOUR)
+    worker = crawl.join()
+    worker.offer("a", slot="a")
+    worker.offer("b", slot="a", wait=60)
+    worker.offer("c", slot="a", wait=90)
+    hold(worker, b"x", 30)
     worker.say()
-    set_clock(NOW + 10 + NEAR)
-    assert worker.take(1) == ["a"]
-
-
-def test_waiting_requests_are_deleted_with_the_others(server, key, join):
-    worker = join()
-    worker.offer("a", slot="a", wait=60)
-    hold(worker, b"a", 60)
-    worker.say()
-    assert delete(worker.queue.link, key, {worker.queue.worker.name}, note=False) == {}
-    assert not server.client().keys(f"*{key}*")
+    set_clock(now)
+    worker.exchange()
+    reader = worker.queue.reader
+    facts = reader.schedule(5)
+    assert (facts["later"], round(facts["next_due"] - now)) == (2, 60)
+    assert {slot: round(until - now) for slot, until in facts["holds"].items()} == {"x": 30}
+    assert names(reader.upcoming(9)) == ["a"]
+    assert delete(worker.queue.link, crawl.key, {worker.queue.worker.name}, note=False) == {}
+    assert not crawl.client.keys(f"*{crawl.key}*")
 
 
 # Slots
 
 
-@pytest.mark.parametrize("pace", [UNPACED, SECOND])
-def test_a_slot_is_left_alone_and_others_are_not(join, set_clock, pace):
-    worker, other = join(pace), join(pace)
+@pytest.mark.parametrize("pace", [UNPACED, Pace(40.0, 0.0)])
+def test_a_slot_is_left_alone_and_others_are_not(crawl, set_clock, monkeypatch, pace):
+    monkeypatch.setattr(workers, "AHEAD", 20.0)
+    worker, other = crawl.join(pace), crawl.join(pace)
     worker.offer("a1", "a2", slot="a")
-    worker.offer("b1", slot="b")
-    worker.say()
+    worker.add("b1", slot="b")
     hold(worker, b"a", 60)
     hold(worker, b"a", 30)  # what is shorter changes nothing
     exchange = other.exchange(9)
     assert names(exchange.taken) == ["b1"]
-    assert exchange.next_turn == pytest.approx(60 - workers.AHEAD, abs=NEAR)
+    assert exchange.next_turn == pytest.approx(40, abs=5)
     other.offer("a3", slot="a")
     assert not other.exchange(9).taken
-    set_clock(NOW + 60 - workers.AHEAD / 2)  # taken ahead, and sent when it is over
-    taken = other.exchange(9).taken
+    set_clock(NOW + 50)  # taken ahead, and sent when it is over
+    taken, now = other.exchange(9).taken, time.monotonic()
     assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
-    assert all(
-        each.start - time.monotonic() == pytest.approx(workers.AHEAD / 2, abs=NEAR)
-        for each in taken
-    )
+    for each in taken:
+        assert each.start - now == pytest.approx(10, abs=5)
 
 
-def test_nothing_that_moves_a_turn_ends_a_hold(join):
-    worker = join(Pace(40.0, 0.0))
+def test_nothing_that_moves_a_turn_ends_a_hold(crawl, set_clock):
+    worker = crawl.join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     (first,) = worker.exchange(9).taken
     worker.queue.put_back(first)  # its turn would be now
@@ -107,20 +104,15 @@ def test_nothing_that_moves_a_turn_ends_a_hold(join):
     worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last
     worker.exchange()
     assert not worker.exchange(9).taken
-
-
-def test_a_slot_that_is_left_alone_for_ever_is(join, set_clock):
-    worker = join()
-    worker.offer("a", slot="a")
     hold(worker, b"a", LONGEST)
     set_clock(NOW + 365 * 24 * HOUR)
     assert not worker.exchange(9).taken
 
 
 @pytest.mark.parametrize("kind", ["frees", "holds"])
-def test_as_many_slots_are_forgotten_as_are_added(server, key, join, set_clock, kind):
+def test_as_many_slots_are_forgotten_as_are_added(crawl, set_clock, kind):
     """However many they are, once a second 500 were."""
-    worker, most = join(Pace(0.1, 0.0)), 0
+    worker, most = crawl.join(Pace(0.1, 0.0)), 0
     for step in range(10):
         set_clock(NOW + step * 0.2)
         slots = [f"{step}:{n}" for n in range(400)]
@@ -132,38 +124,16 @@ def test_as_many_slots_are_forgotten_as_are_added(server, key, join, set_clock, 
                 worker.offer(slot, slot=slot)
             worker.say()
         worker.exchange(500)
-        most = max(most, server.client().zcard(beginning(key) + kind))
+        most = max(most, crawl.client.zcard(crawl.base + kind))
     assert most <= 3 * 400  # at first, turns are half a second away
 
 
-def test_what_waits_and_which_slots_are_left_alone_can_be_read(server, key, join, set_clock):
-    now = server.client().time()[0]  # which the reader asks
-    set_clock(now + HOUR)
-    worker = join()
-    worker.offer("a", slot="a")
-    worker.offer("b", slot="a", wait=60)
-    worker.offer("c", slot="a", wait=90)
-    hold(worker, b"x", 30)
-    worker.say()
-    set_clock(now)
-    worker.exchange()
-    reader = Reader(worker.queue.link, key)
-    facts = reader.schedule(5)
-    assert (facts["later"], round(facts["next_due"] - now)) == (2, 60)
-    assert {slot: round(until - now) for slot, until in facts["holds"].items()} == {"x": 30}
-    assert names(reader.upcoming(9)) == ["a"]
-
-
-# Hosts that are left alone
-
-
-def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(join, set_clock):
+def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(crawl, set_clock):
     """With each answer it took the server a millisecond more, and 20 KB, if they were 500."""
-    one, other = join(), join()
+    one, other = crawl.join(), crawl.join()
     hold(one, b"a", HOUR)
     hold(one, b"b", 60)
-    held = other.exchange().held
-    now = time.monotonic()
+    held, now = other.exchange().held, time.monotonic()
     assert {slot: round(until - now, -1) for slot, until in held.items()} == {b"a": HOUR, b"b": 60}
     assert [*other.exchange().held] == []
     hold(one, b"a", 60)  # which changes nothing
@@ -172,37 +142,32 @@ def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(join, s
     assert sorted(other.exchange().held) == [b"a", b"b"]
     set_clock(NOW + 121)
     assert [*other.exchange().held] == []
-    assert [*join().exchange().held] == [b"a"]
+    assert [*crawl.join().exchange().held] == [b"a"]
     other.queue.worker.rename()  # as after a surprise
     assert [*other.exchange().held] == [b"a"]
 
 
-def test_more_hosts_than_an_answer_has_room_for_are_named_again(join, set_clock):
+def test_more_hosts_than_an_answer_has_room_for_are_named_again(crawl, set_clock):
     """The first ones are over first."""
-    one, other = join(), join()
+    one, other = crawl.join(), crawl.join()
     for number in range(501):
         one.queue.next_call.holds[b"%d" % number] = time.monotonic() + 100 + number
     one.exchange()
     assert len(other.exchange().held) == 500
     set_clock(NOW + 110)
-    one.queue.worker.beat()
+    one.beat()
     assert b"500" in other.exchange().held
 
 
-# The clock
-
-
 @pytest.mark.parametrize("notices", ["call", "heartbeat"])
-def test_a_clock_that_goes_back_lets_nobody_wait_longer(join, set_clock, notices):
-    worker = join()
+def test_a_clock_that_goes_back_lets_nobody_wait_longer(worker, set_clock, notices):
     worker.offer("waits", slot="a", wait=60)
-    worker.offer("held", slot="b")
-    worker.say()
+    worker.add("held", slot="b")
     hold(worker, b"b", 60)
     for hours in (1, 2):
         set_clock(NOW - hours * HOUR)
         if notices == "heartbeat":
-            worker.queue.worker.beat()
+            worker.beat()
         else:
             assert not worker.exchange(9).taken
     set_clock(NOW - 2 * HOUR + 60 + NEAR)

@@ -147,22 +147,20 @@ def test_arguments_that_redis_py_does_not_know_are_refused():
 
 
 def test_a_url_may_name_a_unix_socket(tmp_path, key):
-    with LocalRedis("--unixsocket", str(tmp_path / "redis.sock")):
-        seen = open_filter(f"unix://{tmp_path}/redis.sock", key)
+    path = tmp_path / "redis.sock"
+    with LocalRedis("--unixsocket", str(path)), open_filter(f"unix://{path}", key) as seen:
         assert [seen.add(b"x"), seen.add(b"x")] == [False, True]
-        seen.close()
 
 
 def test_a_replica_is_refused_as_read_only(key):
     with LocalRedis() as primary, LocalRedis() as replica:
         replica.client().replicaof(primary.HOST, primary.port)
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
-        seen = open_filter(primary.url, key)
-        seen.add(b"x")
-        until(lambda: replica.client().exists(key))
-        with pytest.raises(BackendError, match=r"(?i)read ?only"):
-            open_filter(replica.url, key)
-        seen.close()
+        with open_filter(primary.url, key) as seen:
+            seen.add(b"x")
+            until(lambda: replica.client().exists(key))
+            with pytest.raises(BackendError, match=r"(?i)read ?only"):
+                open_filter(replica.url, key)
 
 
 @contextmanager
@@ -177,9 +175,10 @@ def refused(server, words):
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        *(("SET {key} foreign", "string"), ("SADD {key} foreign", "set")),
-        *(("HSET {key} foreign 1", "hash"), ("SET {base}queue foreign", "string")),
-        *(("SET {base}taken foreign", "string"), ("SET {base}failed foreign", "string")),
+        ("SET {key} foreign", "string"),
+        ("SADD {key} foreign", "set"),
+        ("HSET {key} foreign 1", "hash"),
+        *((f"SET {{base}}{name} foreign", "string") for name in ("queue", "taken", "failed")),
     ],
 )
 def test_keys_of_another_program_are_left_alone(server, key, command, kind):
@@ -188,39 +187,30 @@ def test_keys_of_another_program_are_left_alone(server, key, command, kind):
         open_filter(server.url, key)
 
 
-def test_a_filter_of_other_parameters_is_refused(server, key):
-    def opened(**parameters):
-        values = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"} | parameters
-        return RedisFilter(Server(server.url), key, plan_of(**values))
-
-    opened().close()
-    for other, words in (
-        ({"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
-        ({"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
-        ({"digests": False}, "digests True, not False"),
-        ({"window": 60}, "window 0.0, not 60.0"),
-        ({"order": "fifo"}, "order '', not 'fifo'. It may be .* of a crawl with scrapy-redis"),
-    ):
-        with refused(server, words):
-            opened(**other)
-
-
-def test_the_filter_of_a_crawl_by_our_scheduler_is_refused_with_the_cause(server, key):
-    with_requests = plan_of(project="sr", order="fifo")
-    RedisFilter(Server(server.url), key, with_requests).close()
-    with pytest.raises(StateError, match=r"project 'sr', not ''.*by another SCHEDULER, 'scrapy_bl"):
-        RedisFilter(Server(server.url), key, plan_of())
+@pytest.mark.parametrize(
+    ("of", "other", "words"),
+    [
+        ({}, {"error_rate": 1e-4}, "error_rate 1e-06, not 0.0001"),
+        ({}, {"fingerprinter": "mine.F"}, "fingerprinter 'theirs.F', not 'mine.F'"),
+        ({}, {"digests": False}, "digests True, not False"),
+        ({}, {"window": 60}, "window 0.0, not 60.0"),
+        ({}, {"order": "fifo"}, "order '', not 'fifo'. It may be .* of a crawl with scrapy-redis"),
+        ({"project": "sr", "order": "fifo"}, {}, "'sr', not ''.*by another SCHEDULER, 'scrapy_bl"),
+    ],
+)
+def test_a_filter_of_other_parameters_is_refused_with_the_cause(server, key, of, other, words):
+    usual = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"}
+    RedisFilter(Server(server.url), key, plan_of(**(usual | of))).close()
+    with refused(server, words):
+        RedisFilter(Server(server.url), key, plan_of(**(usual | other)))
 
 
 def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
-    one = open_filter(server.url, key, capacity=1000)
-    two = open_filter(server.url, key, capacity=5000)
-    assert two.info().capacity == 1000
     known = fingerprints(3000)
-    assert not any(one.add_many(known))
-    assert all(two.add_many(known))
-    for seen in (one, two):
-        seen.close()
+    with open_filter(server.url, key) as one, open_filter(server.url, key, capacity=5000) as two:
+        assert two.info().capacity == 1000
+        assert not any(one.add_many(known))
+        assert all(two.add_many(known))
 
 
 @pytest.mark.parametrize(
@@ -259,12 +249,11 @@ def test_another_format_is_refused_and_left_as_it_is(server, key, number):
 
 @pytest.mark.parametrize("field", ["slices", "window", "w", "waiting"])
 def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, field):
-    seen = RedisFilter(Server(server.url), key, plan_of(), timeout=2.0, known=0)
-    seen.add_many(fingerprints(10))
-    name = f"w:{seen.worker.name}" if field == "w" else field
-    server.client().hset(key, name, "x")
-    assert seen.add_many(fingerprints(10, "new")) == [False] * 10
-    seen.close()
+    with RedisFilter(Server(server.url), key, plan_of(), timeout=2.0, known=0) as seen:
+        seen.add_many(fingerprints(10))
+        name = f"w:{seen.worker.name}" if field == "w" else field
+        server.client().hset(key, name, "x")
+        assert seen.add_many(fingerprints(10, "new")) == [False] * 10
 
 
 @pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])

@@ -6,7 +6,7 @@ import pytest
 from support import short_leases
 from support.internals import clock_of_redis, stop_beating
 from support.proxy import Proxy
-from support.queues import Crawler, all_are_well, left, let_die, mark_of, name_of, shift_leases
+from support.queues import Crawler, let_die, mark_of, name_of
 from support.waiting import until
 
 from scrapy_bloom.crawl.failed import Failed
@@ -14,74 +14,66 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.wire import Failing
+from scrapy_bloom.redis.wire import Call, Failing
 from scrapy_bloom.redis.worker import MOST_DEATHS
 
-
-def requests(worker, key, which):
-    """Return the names of the requests that wait or were put aside."""
-    reader = Reader(worker.queue.link, key)
-    if which == "failed":
-        return [each.request.body.decode() for each in reader.failed()]
-    return [each.body.decode() for each in reader.upcoming(99)]
+LARGE = 1_000_000
 
 
-# Marks and requests
+def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(worker):
+    """Its next request would be dropped, though its page is eligible again."""
+    worker.offer("a", "b")
+    worker.queue.offer(Entry("x", mark_of("a"), source="a"))
+    worker.say()
+    assert [worker.queue.worker.knows(mark_of(page)) for page in "ab"] == [False, True]
 
 
-# Requests that nobody can read, and those that kill their workers
+# Workers that die
 
 
-def test_a_request_that_kills_its_workers_is_put_aside_alone(server, join, key):
+def test_a_request_that_kills_its_workers_is_put_aside_alone(crawl):
     """Those that die have its neighbours, too, and a worker takes one risky request at a time."""
-    rescuer = join()
-    rescuer.offer(*"abcdef")
-    rescuer.say()
+    rescuer = crawl.join()
+    rescuer.add(*"abcdef")
     deaths, done = 0, []
-    while "a" not in requests(rescuer, key, "failed"):
-        victim = Crawler(server.url, key)
+    while not (failed := [*rescuer.queue.reader.failed()]):
+        victim = crawl.join()
         had = victim.take(6)
-        if "a" not in had:
+        if "a" in had:
+            deaths += 1
+            crawl.bury(victim, by=rescuer)
+        else:
             done += had
             victim.done()
-            victim.say()
-        else:
-            deaths += 1
-            let_die(server, key, victim.queue)
-        rescuer.queue.worker.beat()
-        if "a" in had:
-            stop_beating(victim.queue.link)
-        else:
             victim.queue.close()
         assert deaths <= MOST_DEATHS
     assert deaths == MOST_DEATHS
+    assert [row.request.body for row in failed] == [b"a"]
     assert sorted(done + rescuer.drain()) == list("bcdef")
-    assert requests(rescuer, key, "failed") == ["a"]
 
 
-def test_a_worker_that_was_taken_for_dead_does_not_take_the_crawl_for_finished(server, join, key):
-    """It knows nothing then, also not that nothing is left."""
-    one, two = join(), join()
+def test_a_worker_that_was_taken_for_dead_learns_that_and_knows_nothing(crawl):
+    """Not even that nothing is left. With nothing to say, it stood still for ever."""
+    one, two = crawl.join(), crawl.join()
     two.say()
-    one.offer("a")
-    one.say()
-    let_die(server, key, two.queue)
-    one.queue.worker.beat()
+    one.add("a")
+    crawl.bury(two, by=one)
+    assert two.queue.prepare(0) is None
+    two.beat()
+    assert not two.queue.has_lease
+    assert two.queue.prepare(0) is not None
     assert two.exchange().void
     assert not two.queue.is_over()
+    assert two.queue.has_lease
+    assert two.queue.prepare(0) is None
 
 
-def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key):
+def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key, crawl):
     """Closing the crawl made it over and over, without end and without a pause."""
-    with (
-        Proxy(server.port, counted=name_of("open")) as proxy,
-        Crawler(server.url, key) as other,
-        Crawler(proxy.url, key) as worker,
-    ):
+    other = crawl.join()
+    with Proxy(server.port, counted=name_of("open")) as proxy, Crawler(proxy.url, key) as worker:
         worker.say()
-        let_die(server, key, worker.queue)
-        other.queue.worker.beat()
+        crawl.bury(worker, by=other)
         proxy.faults = dict.fromkeys(range(1, 99), "reset")
         for _ in range(2):
             with pytest.raises(BackendError):
@@ -94,50 +86,96 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
         assert not worker.queue.has_work
 
 
+def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):
+    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
+        one.add(1)
+        assert one.queue.has_lease
+        with proxy.down():
+            stop_beating(one.queue.link)
+            monkeypatch.setattr(upkeep, "LEASE", 0.01)
+            until(lambda: not one.queue.has_lease)
+        monkeypatch.undo()
+        one.say()
+        assert one.queue.has_lease
+
+
+def test_what_dead_workers_had_comes_back_in_portions(server, key, crawl):
+    rescuer, victim = crawl.join(), crawl.join()
+    rescuer.add(*range(1000), slot="a")
+    for _ in range(4):
+        victim.exchange(250)
+    let_die(server, key, victim.queue)
+    counts = []
+    while crawl.left[1]:
+        crawl.sweep(by=rescuer)
+        counts.append(crawl.left[1])
+    assert len(counts) > 1
+    assert crawl.left == (1000, 0, 0)
+
+
+def test_what_a_scan_left_out_comes_back_with_the_next_one(crawl):
+    """A scan of a hash does not survive a restart of the server in its middle."""
+    rescuer, victim = crawl.join(), crawl.join()
+    rescuer.add(*range(3), slot="a")
+    victim.exchange(3)
+    name = victim.queue.worker.name
+    crawl.client.hdel(crawl.key, f"w:{name}", f"a:{name}", "sweep")
+    crawl.sweep(by=rescuer)
+    assert crawl.left == (3, 0, 0)
+
+
+def test_what_is_kept_of_dead_workers_is_bounded(crawl, worker):
+    """Each sweep read the records of a day: with a kill a second these were 86,400."""
+    now = crawl.client.time()[0]
+    records = {f"w:{n}": f"7 dead {now - n}" for n in range(1000)}
+    crawl.client.hset(crawl.key, mapping=records)
+    crawl.sweep(by=worker)
+    kept = {name.decode() for name in crawl.client.hkeys(crawl.key)}
+    assert {*records} & kept == {*[*records][:200]}
+
+
 # Workers that stand still
 
 
-def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(server, join, key):
+def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(crawl):
     """Each gives up its lease, also if it is not dead."""
-    rescuer = join()
-    rescuer.offer("a")
-    rescuer.say()
+    rescuer = crawl.join()
+    rescuer.add("a")
     for _ in range(MOST_DEATHS):
-        with Crawler(server.url, key) as victim:
-            assert victim.take(1) == ["a"]
-            victim.queue.worker.resign(None)
-            assert not victim.queue.has_lease
-            all_are_well(server, key)
-            rescuer.queue.worker.beat()
-            assert victim.exchange().void
-    assert left(server, key) == (0, 0, 0)
-    (failed,) = Reader(rescuer.queue.link, key).failed()
+        victim = crawl.join()
+        assert victim.take(1) == ["a"]
+        victim.queue.worker.resign(None)
+        assert not victim.queue.has_lease
+        crawl.sweep(by=rescuer)
+        assert victim.exchange().void
+        victim.queue.close()
+    assert crawl.left == (0, 0, 0)
+    (failed,) = rescuer.queue.reader.failed()
     assert failed.failed.kind == "workers were blocked by it"
 
 
-def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back(server, join, key):
+def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back(crawl):
     """Where its redirects led is forgotten."""
-    rescuer, victim = join(), join()
+    rescuer, victim = crawl.join(), crawl.join()
     victim.offer(*"abc")
     victim.take(3)
     page = victim.have["a"]
     why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
     victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
-    all_are_well(server, key)
-    rescuer.queue.worker.beat()
+    crawl.sweep(by=rescuer)
     rescuer.offer(*"ac")
     assert rescuer.say(4) == ["c"]
     assert {name: taken.deaths for name, taken in rescuer.have.items()} == {"b": 0, "c": 0}
-    assert left(server, key)[2] == 1
+    assert crawl.left[2] == 1
 
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
 def test_a_blocked_event_loop_costs_the_lease_after_a_time(
-    server, join, key, monkeypatch, caplog, share, keeps
+    crawl, monkeypatch, caplog, share, keeps
 ):
     """Callbacks of 40 and 50 s are no reason. While pipelines close, nobody asks."""
     short_leases.shorten(monkeypatch)
-    worker, asked = join(), []
+    worker, asked = crawl.join(), []
     worker.offer("a")
     worker.take(1)
 
@@ -150,34 +188,16 @@ def test_a_blocked_event_loop_costs_the_lease_after_a_time(
     hang.pulse = SimpleNamespace(blocked=blocked, stack=list)
     until(lambda: len(asked) > 3)
     hang.pulse = None
-    assert (b"blocked" not in b"".join(server.client().hvals(key))) is keeps
+    assert (b"blocked" not in b"".join(crawl.client.hvals(crawl.key))) is keeps
     assert caplog.text.count("gives up its lease") == (not keeps)
     assert worker.exchange().void is not keeps
 
 
-def test_a_callback_may_hold_the_gil_for_13_s(server, join, key):
-    """Such a page was fetched ten times, and then put aside."""
-    one, two = join(), join()
-    one.offer("a")
-    one.say()
-    assert two.take(1) == ["a"]
-    stop_beating(two.queue.link)
-    shift_leases(server, key, -13, two.queue.worker.name)
-    all_are_well(server, key)
-    one.queue.worker.beat()
-    assert one.take(1) == []
-    two.done()
-    two.say()
-    assert left(server, key)[1] == 0
-
-
 @pytest.mark.parametrize("seconds", [-3600, 3600])
-def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
-    server, join, key, seconds
-):
+def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(crawl, seconds):
     """All get another lease then."""
-    with clock_of_redis(server.client(), 1e9) as set_clock:
-        one, two = join(), join()
+    with clock_of_redis(crawl.client, 1e9) as set_clock:
+        one, two = crawl.join(), crawl.join()
         for worker in (one, two):
             stop_beating(worker.queue.link)
         one.offer(*range(4))
@@ -185,70 +205,82 @@ def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
         two.say()
         for later in range(3):
             set_clock(1e9 + seconds + later)
-            two.queue.worker.beat()
+            two.beat()
         assert not one.exchange().void
-        assert left(server, key) == (2, 2, 0)
+        assert crawl.left == (2, 2, 0)
         assert two.queue.worker.requeued == 0
         ((_, _, held_for),) = two.queue.reader.holders()
         assert 0 <= held_for < 2 * 3600
 
 
-def test_a_clock_that_was_rounded_is_not_one_that_was_moved(server, key):
+def test_a_clock_that_was_rounded_is_not_one_that_was_moved(crawl):
     """Two heartbeats within half a millisecond let the sweep wait for a whole lease again."""
-    client = server.client()
-    with clock_of_redis(client, 1000.0004) as set_clock, Crawler(server.url, key) as worker:
+    with clock_of_redis(crawl.client, 1000.0004) as set_clock:
+        worker = crawl.join()
         stop_beating(worker.queue.link)
-
-        def beaten(last, now):
+        for last, now, heard_since in (
+            ("1000.001", 1000.0004, b"1.000"),
+            ("1000.000", 1001.5, b"1.000"),
+            ("1002.000", 1000.5, b"1000.500"),
+        ):
             times = {"heard_since": "1.000", "heard": last, "swept": last, "skew": 0}
-            client.hset(key, mapping=times)
+            crawl.client.hset(crawl.key, mapping=times)
             set_clock(now)
-            worker.queue.worker.beat()
-            return client.hget(key, "heard_since")
-
-        assert beaten("1000.001", 1000.0004) == b"1.000"
-        assert beaten("1000.000", 1001.5) == b"1.000"
-        assert beaten("1002.000", 1000.5) == b"1000.500"
+            worker.beat()
+            assert crawl.client.hget(crawl.key, "heard_since") == heard_since
+        worker.queue.close()
 
 
-def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):
-
-    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
-        one.offer(1)
-        one.say()
-        assert one.queue.has_lease
-        with proxy.down():
-            stop_beating(one.queue.link)
-            monkeypatch.setattr(upkeep, "LEASE", 0.01)
-            until(lambda: not one.queue.has_lease)
-        monkeypatch.undo()
-        one.say()
-        assert one.queue.has_lease
+# Requests that may be large: only their heads move, and no body outlives its request
 
 
-def test_what_a_heartbeat_learns_makes_a_call(server, join, key):
-    """A worker with requests in hand and nothing to say stood still for ever."""
-    one, two = join(), join()
-    one.offer("a")
-    two.take(1)
-    let_die(server, key, two.queue)
-    one.queue.worker.beat()
-    assert two.queue.prepare(0) is None
-    two.queue.worker.beat()
-    assert not two.queue.has_lease
-    assert two.queue.prepare(0) is not None
-    assert two.exchange().void
-    assert two.queue.has_lease
-    assert two.queue.prepare(0) is None
-
-
-# What vanishes, and what is in the way
-
-
-def test_a_page_that_is_asked_for_and_then_forgotten_in_one_call_is_not_known(join):
-    """Its next request would be dropped, though its page is eligible again."""
-    worker = join()
-    worker.offer("a", "b")
-    worker.queue.offer(Entry("x", mark_of("a"), source="a"))
+def test_no_script_moves_a_body_but_to_hand_it_out(crawl, worker):
+    """All others wait while a script runs: it reads many requests, and may not read large ones."""
+    names = [str(number) + LARGE * "x" for number in range(5)]
+    worker.offer(*names)
+    worker.add("later" + LARGE * "x", wait=900)
+    assert worker.take(2) == names[:1]  # and no more, as there is room for one
+    worker.fail(names[0])
     worker.say()
-    assert [worker.queue.worker.knows(mark_of(page)) for page in "ab"] == [False, True]
+    assert worker.take(1) == names[1:2]
+    assert crawl.left == (4, 1, 1)
+    for name in ("queue", "later", "taken", "failed"):
+        assert crawl.client.memory_usage(crawl.base + name, samples=0) < LARGE / 1000, name
+    assert sum(map(len, crawl.client.hvals(crawl.base + "bodies"))) > 6 * LARGE
+
+
+def test_a_call_takes_as_many_as_it_has_room_for_and_the_first_in_any_case(worker):
+    sizes = [2 * LARGE, LARGE // 2, LARGE // 3, LARGE // 3, 10]
+    worker.add(*(str(number) + size * "x" for number, size in enumerate(sizes)))
+    assert [len(worker.take(5)) for _ in range(4)] == [1, 2, 2, 0]
+
+
+def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(crawl, worker):
+    names = [str(number) + 400_000 * "x" for number in range(5)]
+    worker.add(*names, filtered=False)
+    while len(worker.have) < len(names):
+        worker.exchange(9)
+    worker.fail(*names)
+    worker.exchange()
+    assert 0 < crawl.account.failed < 5
+    while worker.queue.has_work:
+        worker.exchange()
+    assert crawl.parts == (0, 0, 5, 0, 0)
+
+
+def test_without_bodies_all_starts_over_once_and_ends(crawl, worker):
+    worker.offer(*"abcd")
+    worker.take(2)
+    worker.fail("a")
+    worker.say()
+    crawl.client.delete(crawl.base + "bodies")
+    assert worker.exchange().start_over
+    assert worker.queue.reader.existing().counts.waiting == 2
+    worker.offer(*"abcd")  # as start() does
+    crawl.sweep(by=worker)
+    assert sorted(worker.drain()) == [*"abcd"]
+    assert crawl.left == (0, 0, 1)  # all that is known of it is that it has failed
+    (row,) = worker.queue.reader.failed()
+    worker.queue.worker.call(Call(restored={row.key: None}))
+    assert crawl.left == (0, 0, 0)
+    assert not worker.exchange().void

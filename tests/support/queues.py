@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha1
 from unittest.mock import patch
 
@@ -74,6 +74,11 @@ class Crawler:
             if not self.queue.offering:
                 return new
 
+    def add(self, *names, **options):
+        """Offer these, and say so; return the names that were new."""
+        self.offer(*names, **options)
+        return self.say()
+
     def take(self, count):
         before = set(self.have)
         self.say(count)
@@ -93,6 +98,10 @@ class Crawler:
             failed = Failed(*why, unparsed, way if unparsed else (), taken.body)
             self.queue.fail(taken, Failing(taken.id, start, failed, taken, () if unparsed else way))
 
+    def beat(self):
+        """Renew the lease, and look whether others have."""
+        self.queue.worker.beat()
+
     def drain(self):
         """Take and finish everything; return the names, in order."""
         names = self.take(100)
@@ -108,6 +117,52 @@ class Crawler:
 
     def __exit__(self, *exc_info):
         self.queue.close()
+
+
+class Shared:
+    """A crawl in Redis and its workers, which leave when the test is over.
+
+    Attributes:
+        client: of its server.
+        base: what names of its keys begin with.
+    """
+
+    def __init__(self, server, key):
+        self.server, self.key = server, key
+        self.client, self.base, self._workers = server.client(), beginning(key), ExitStack()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._workers.__exit__(*exc_info)
+
+    def join(self, default=UNPACED, **options):
+        """Open one more worker."""
+        worker = Crawler(self.server.url, self.key, default=default, **options)
+        return self._workers.enter_context(worker)
+
+    def sweep(self, by):
+        """Let a worker look for dead ones; all that have not died have renewed their leases."""
+        all_are_well(self.server, self.key)
+        by.beat()
+
+    def bury(self, dead, by):
+        """Let a worker die without a word, and another one find that out."""
+        let_die(self.server, self.key, dead.queue)
+        by.beat()
+
+    @property
+    def account(self):
+        return account(self.server, self.key)
+
+    @property
+    def parts(self):
+        return parts_of(self.account)
+
+    @property
+    def left(self):
+        return left(self.server, self.key)
 
 
 def exchange(queue, want, **said):

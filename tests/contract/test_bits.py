@@ -1,13 +1,17 @@
-"""The arithmetic, against the textbook and against simulation."""
+"""How many bits, against the textbook and against simulation; and which: the same for ever."""
 
 import math
 import operator
+from hashlib import sha1
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_bloom.filter import sizing
+from scrapy_bloom.filter.hashing import make_probe
+
+FAST, SAFE = (make_probe(bytes(range(16)), digests=digests) for digests in (True, False))
 
 rates = st.floats(min_value=1e-15, max_value=0.9)
 sizes = st.integers(min_value=1, max_value=10**8)
@@ -47,3 +51,24 @@ def test_expected_false_positives_are_the_integral_of_the_rate(items, blocks):
     middles = (step * (part + 0.5) for part in range(2000))
     exact = step * sum(sizing.false_positive_rate(middle, blocks) for middle in middles)
     assert sizing.expected_false_positives(items, blocks) == pytest.approx(exact, rel=0.005)
+
+
+def test_the_layout_of_the_bits_does_not_change():
+    """Filters are stored: these bytes must mean these bits in every version."""
+    page = sha1(b"page").digest()
+    # fmt: off
+    assert FAST(page) == [
+        3316, 63781, 35455, 38628, 25106, 59511, 52380, 7297,
+        2982, 58167, 63607, 55853, 19444, 56893, 2380176339,
+    ]
+    assert SAFE(page) == [
+        7931, 21598, 35427, 35369, 41408, 6758, 33444, 4828,
+        14025, 57148, 35865, 59374, 21466, 8237, 780104577,
+    ]
+    # fmt: on
+
+
+def test_only_digests_of_20_bytes_are_taken_as_such():
+    assert FAST(b"x" * 20) != SAFE(b"x" * 20)
+    for other in (b"", b"x" * 19, b"x" * 21, b"x" * 32):
+        assert FAST(other) == SAFE(other)

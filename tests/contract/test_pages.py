@@ -1,0 +1,364 @@
+"""Which pages are done, without a crawl: how they end, what they wait for, and what Scrapy says."""
+
+from collections import deque
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.utils.test import get_crawler
+from support.contract import lines_of
+from support.internals import answer, send
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from scrapy_bloom.crawl import in_flight, memory, waits
+from scrapy_bloom.crawl import page as pages
+from scrapy_bloom.crawl.history import ORIGINAL
+from scrapy_bloom.crawl.ledger import Ledger
+from scrapy_bloom.crawl.outcomes import Reason
+from scrapy_bloom.crawl.page import BECOMES, Event, Page, State
+from scrapy_bloom.crawl.report import Report
+from scrapy_bloom.crawl.scrapy import engine
+from scrapy_bloom.crawl.serialize import Unstorable
+from scrapy_bloom.crawl.waits import hold_up
+
+FAILS = {Event.BROKEN, Event.LOST, Event.FAILED}
+FAILED = {State.BAD, State.FAILED}
+
+
+# The law of how pages end, whatever happens to them, and in any order
+
+
+def test_the_table_says_for_each_state_what_comes_of_each_event():
+    assert [len(row) for row in BECOMES] == [len(Event)] * len(State)
+    for state in State:
+        assert BECOMES[state][Event.KEPT] is State.KEPT
+        assert BECOMES[state][Event.FAILED] in (State.FAILED, State.KEPT)
+        for event in Event:
+            after = BECOMES[state][event]
+            assert state is not State.KEPT or after is State.KEPT  # for good
+            assert state is not State.FAILED or after in (State.FAILED, State.KEPT)  # likewise
+            if after in FAILED:  # only what fails makes a page fail
+                assert state in FAILED or event in FAILS
+            if state is State.BAD and after is not state:  # only the spider deals with that
+                assert event in {Event.REACHED, Event.YIELDED, Event.FAILED, Event.KEPT}
+
+
+def test_what_waits_for_a_page_fails_with_it_if_that_is_fetched_again():
+    for is_fetched_again in True, False:
+        parent, page = Page(), Page()
+        hold_up(parent, page)
+        page.note(Event.FAILED, Reason("503"))
+        assert page.end(with_waiters=is_fetched_again) == [page]
+        assert parent.end() == [parent]
+        assert parent.has_failed is is_fetched_again
+
+
+@settings(stateful_step_count=25)
+class PageMachine(RuleBasedStateMachine):
+    """Pages, each with a plain list of what has happened to it, and those for which it waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.pages, self.happened, self.waits_for = [], {}, {}
+        self.working = []  # those that the engine has, or whose requests are being judged
+        self.ended = []
+        self.take()
+
+    @rule()
+    def take(self):
+        self.add(Page("its row"))
+
+    def add(self, page, parents=()):
+        self.pages.append(page)
+        self.working.append(page)
+        self.happened[page], self.waits_for[page] = [], []
+        for parent in parents:
+            self.waits_for[parent].append(page)
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def lead_to_one_in_memory(self, data):
+        parents = data.draw(st.lists(st.sampled_from(self.working), unique=True, max_size=3))
+        self.add(Page(None, None, parents), parents)
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def have_a_request_judged(self, data):
+        page = data.draw(st.sampled_from(self.working))
+        page.hold()
+        self.working.append(page)
+
+    @rule(data=st.data())
+    def redirect(self, data):
+        """Even to a page that has ended, and in a circle."""
+        page, until = (data.draw(st.sampled_from(self.pages)) for _ in range(2))
+        waits = page not in self.ended and until not in self.ended and not self.leads(until, page)
+        hold_up(page, until)
+        if waits:
+            self.waits_for[page].append(until)
+        elif until in self.ended and until.state in FAILED:
+            self.happened[page].append((Event.FAILED, until.reason))
+
+    def leads(self, page, to):
+        """Return whether a page waits for another one, perhaps through others."""
+        return page is to or any(self.leads(each, to) for each in self.waits_for[page])
+
+    @rule(data=st.data(), event=st.sampled_from(Event))
+    def happen(self, data, event):
+        """Even to what has ended: that waits for its items, and another page may fail with it."""
+        page = data.draw(st.sampled_from(self.pages))
+        reason = Reason(str(len(self.happened[page]))) if event in FAILS else None
+        page.note(event, reason)
+        self.happened[page].append((event, reason))
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data(), with_waiters=st.booleans())
+    def end(self, data, with_waiters):
+        page = data.draw(st.sampled_from(self.working))
+        self.working.remove(page)
+        ended = page.end(with_waiters=with_waiters)
+        for each in ended:
+            assert each not in self.ended  # each page ends once
+            assert each not in self.working  # and not before the engine is through with it
+            assert not self.was(each, Event.KEPT)
+            for other in self.waits_for[each]:  # nor before what it waits for
+                assert other in self.ended or other in ended
+                if with_waiters and other in ended and other.state in FAILED:
+                    assert each.state is State.FAILED  # only it can yield the other one again
+        self.ended += ended
+
+    def was(self, page, event):
+        return any(happened is event for happened, _ in self.happened[page])
+
+    @invariant()
+    def all_that_could_end_has_ended(self):
+        for page in self.pages:
+            waits = page in self.working or page.state is State.KEPT
+            if not waits and all(each in self.ended for each in self.waits_for[page]):
+                assert page in self.ended
+
+    @invariant()
+    def a_page_that_has_failed_for_good_is_not_done(self):
+        for page, happened in self.happened.items():
+            if self.was(page, Event.FAILED):
+                assert page.state in (State.FAILED, State.KEPT)
+            assert (page.state in FAILED) == (page.reason is not None) or page.state is State.KEPT
+            if not self.waits_for[page] and not any(event in FAILS for event, _ in happened):
+                assert page.state not in FAILED
+
+
+TestPages = PageMachine.TestCase
+
+
+# What they wait for
+
+
+class Engine:
+    """Knows which request led to which, and works on none of them."""
+
+    def __init__(self):
+        self.parents, self.answered = {}, set()
+        self.may_have_led_to_others = self.answered.__contains__
+        self.has = self.is_from_start = lambda _: False
+        self.closing = False
+        self.yielded_by = self.parents.get
+        self.watch = self.sent = lambda *_: None
+
+
+class Crawling:
+    """Pages in flight, and requests that are only in memory."""
+
+    def __init__(self, *, shared=False, queue=None):
+        report, self.engine = Report(get_crawler()), Engine()
+        identifier = SimpleNamespace(
+            identify=lambda request: (request.url.encode(), ()),
+            before=lambda request: request.meta.get("before", ()),
+        )
+        self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)
+        backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
+        self.memory = memory.Memory(queue, self.pages, backend, report)
+
+    def keep(self, request, mark=None):
+        """Keep a request in memory."""
+        error = Unstorable(TypeError("a lambda"))
+        error.mark = mark
+        self.memory.keep(request, error, 0.0)
+
+    def link_back(self, request, mark):
+        self.pages.waits.note_duplicate(mark, self.pages.led_to(request), even_if_queued=False)
+
+    def ended(self):
+        """Return what was handed out for the pages that have ended."""
+        return [each.taken for each in self.pages.pop_ended()]
+
+
+def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
+    """Each page is stored in memory only, yields the next one, and links to the one before."""
+    crawl, parent, costs = Crawling(), Request("http://a.test/"), []
+    crawl.pages.start(parent, Page("its row"))
+    for number in range(500):
+        request, back = Request(f"http://a.test/{number}"), Request("http://a.test/back")
+        crawl.engine.parents[request] = parent
+        crawl.keep(request, b"%d" % number)
+        crawl.pages.start(*crawl.memory.pop())
+        crawl.engine.parents[back] = parent = request
+        before, of = b"%d" % max(0, number - 1), [in_flight, memory, pages, waits]
+        costs.append(lines_of(of, crawl.link_back, back, before))
+    assert max(costs[1:]) == min(costs[1:])
+    assert len(crawl.ended()) == 501
+
+
+class Hesitant(list):
+    """A queue of the project's own that wants to wait, once."""
+
+    push, waits = list.append, True
+
+    def pop(self):
+        waits, self.waits = self.waits, False
+        return None if waits else super().pop()
+
+
+def test_a_queue_that_wants_to_wait_holds_nothing_up():
+    crawl = Crawling(queue=Hesitant())
+    crawl.keep(held := Request("http://a.test/held"))
+    assert crawl.memory.pop() is None
+    assert crawl.memory.pop()[0] is held
+
+
+def led_to(name, *before):
+    """Return what redirects have made of pages."""
+    return Request(f"http://a.test/{name}", meta={ORIGINAL: b"first", "before": before})
+
+
+def wait_for(crawl, name, *pages):
+    """Let pages wait for where redirects have led, whoever has taken that."""
+    crawl.pages.waits.note_duplicate(f"http://a.test/{name}".encode(), pages, even_if_queued=True)
+
+
+def end(crawl, request, page, reason=None):
+    crawl.pages.start(request, page)
+    if reason is not None:
+        page.note(Event.FAILED, reason)
+    return crawl.ended()
+
+
+def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
+    """Its redirect is dropped as seen, and nobody would fetch it again."""
+    crawl, other, reason = Crawling(), Page("other"), Reason("503")
+    failed = crawl.pages.page_of(target := led_to("wall", b"a"), "wall")
+    assert end(crawl, target, failed, reason) == ["wall"]
+    wait_for(crawl, "wall", other)
+    assert (other.reason, other.awaits) == (reason, 1)
+    crawl.pages.waits.tell(failed)
+    assert crawl.pages.waits
+    crawl.pages.waits.heard()
+    assert not crawl.pages.waits
+
+
+def test_what_links_to_a_page_that_is_retried_does_not_fail_with_that():
+    """It is listed itself: its mark stays."""
+    crawl, other = Crawling(), Page("other")
+    page = crawl.pages.page_of(retry := led_to("page"), "retry")
+    wait_for(crawl, "page", other)
+    assert end(crawl, retry, page, Reason("503")) == ["retry"]
+    assert (other.reason, other.awaits) == (None, 1)
+
+
+def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):
+    monkeypatch.setattr(waits, "MOST", 2)
+    crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
+    crawl.pages.waits.expect(led_to("0", b"a"), origin)
+    wait_for(crawl, "0", waiting)
+    waiting.end()
+    let_go = [crawl.pages.waits.expect(led_to(n, b"a"), origin) for n in range(1, 4)]
+    assert let_go == [[], [waiting], []]
+    assert crawl.pages.end(*let_go[1:2]) == [waiting]
+
+
+def test_a_page_is_released_after_all_that_was_asked_before_it():
+    """What is asked later does not matter, nor in which order it is answered."""
+    book = Ledger()
+    book.add(["first"])
+    questions = [book.ask(), book.ask()]
+    book.add(["second"])
+    assert [*book.take(book.due())] == ["first"]
+    last = book.ask()
+    for question in questions[::-1]:
+        assert book.due() is None
+        book.answer(question)
+    until = book.due()
+    book.add(["third"])  # while items are written
+    assert [*book.take(until)] == ["second"]
+    assert (len(book), book.due()) == (1, None)
+    book.answer(last)
+    assert [*book.take(book.due())] == ["third"]
+
+
+# What Scrapy's engine says
+
+
+@pytest.fixture
+def crawler():
+    """A crawler whose engine does nothing."""
+    crawler = get_crawler()
+    names = "handle_spider_error", "_process_spidermw_output", "_scrape", "call_spider_async"
+    scraper = SimpleNamespace(**dict.fromkeys(names))
+    crawler.engine = SimpleNamespace(
+        _slot=SimpleNamespace(inprogress=set()),
+        _download=lambda request: request,
+        _handle_downloader_output=lambda *_: None,
+        downloader=SimpleNamespace(slots={}),
+        scraper=scraper,
+    )
+    return crawler
+
+
+class Picky(Request):
+    """A request of a project, of a class that Scrapy cannot copy."""
+
+    def replace(self, **_):
+        raise TypeError("one argument is missing")
+
+
+def float_priority(url):
+    """Return a request as a middleware leaves it: Scrapy refuses such a one in a constructor."""
+    request = Request(url)
+    request.priority = 2.5
+    return request
+
+
+@pytest.mark.parametrize("odd", [Picky, float_priority])
+def test_what_cannot_be_copied_is_not_taken_back(crawler, odd):
+    """It was in no queue any more and never answered, so the crawl did not end."""
+    requests = [odd("http://a.test/"), Request("http://a.test/b", meta={"own": 1})]
+    waiting = deque((request, Deferred()) for request in requests)
+    crawler.engine.downloader.slots["a"] = SimpleNamespace(queue=waiting)
+    answered = waiting[1][1]
+    engine.Engine(crawler).take_back("a", more=2)
+    assert [request for request, _ in waiting] == requests[:1]
+    assert answered.result.meta == {"own": 1, engine.BACK: True, "more": 2}
+    assert answered.result.url == requests[1].url
+
+
+@pytest.mark.parametrize(
+    ("result", "led"),
+    [
+        (Response("http://a.test/"), True),
+        (Failure(ValueError()), True),
+        (Request("http://a.test/"), False),
+    ],
+)
+def test_a_page_may_have_led_to_others_once_the_spider_has_its_answer(crawler, result, led):
+    ours, request = engine.Engine(crawler), Request("http://a.test/")
+    ours.watch(Mock())
+    ours.sent(request)
+    send(crawler, request)
+    assert not ours.may_have_led_to_others(request)
+    answer(crawler, request, result)
+    assert ours.may_have_led_to_others(request) is led
