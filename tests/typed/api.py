@@ -39,27 +39,20 @@ version: str = __version__
 
 
 class MyAddon(Addon):
-    """An add-on of one's own."""
-
     def update_settings(self, settings: BaseSettings) -> None:
-        """Look first, and do by hand what the add-on does."""
         if settings.getbool("FILTER"):
             super().update_settings(settings)
         settings.set("DOWNLOADER_MIDDLEWARES", {RetryAfterMiddleware: 560})
 
 
 class MyDupeFilter(BloomDupeFilter):
-    """A filter that lets robots.txt through."""
-
     def request_seen(self, request: Request) -> bool:
-        """Return whether it was seen."""
         return not request.url.endswith("/robots.txt") and super().request_seen(request)
 
 
 def in_a_crawl(
     crawler: Crawler, spider: Spider, request: Request, flush: Callable[[], None]
 ) -> None:
-    """Use scheduler, filter and signal as Scrapy does."""
     crawler.signals.connect(flush, signal=before_commit)
     assert_type(forget(request, crawler), bool)
     assert_type(seen(request, crawler), bool | None)
@@ -96,7 +89,6 @@ def either(*, shared: bool) -> FilterInfo:
 
 
 def with_all_arguments() -> None:
-    """Make filters and fingerprinters, and keep one in a file."""
     local = LocalFilter(10_000, 1e-6, window=30 * 86_400, digests=False, clock=time.time)
     assert_type(local.add_aged(b"list", 3600), bool)
     assert_type(local.clear(), bool)
@@ -130,7 +122,6 @@ def mistyped() -> None:
 
 
 def told(error: BloomError) -> str:
-    """Tell errors apart."""
     if isinstance(error, (BackendError, FilterLostError)):
         return f"Redis: {error}"
     if isinstance(error, (JobInUseError, SettingError, StateError)):
