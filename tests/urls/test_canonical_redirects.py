@@ -2,7 +2,7 @@
 
 from collections import Counter
 from functools import partial
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from scrapy import Request
@@ -14,25 +14,24 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The scrapy.utils.url"),  # theirs, on the oldest Scrapy
 ]
 
-COOKIE = "cookie"  # in the place of a redirect: to the same URL, with a cookie set
-# From what a page links to, over the redirects, to the page that is to be parsed.
+START = "http://site.example/"
+COOKIE = "cookie:"  # in the place of a redirect: to the same URL, with a cookie set
+# From what a page links to, over the redirects, to the page that is to be parsed; a path stands for
+# that path of this site.
 CHAINS = {
-    "to itself with a cookie": ["http://site.example/cookie", COOKIE],
-    "parameters reordered": [
-        "http://site.example/order?b=1&a=2",
-        "http://site.example/order?a=2&b=1",
-    ],
-    "tracking added": ["http://site.example/track", "http://site.example/track?utm_source=x"],
-    "slash added": ["http://site.example/slash", "http://site.example/slash/"],
-    "slash taken": ["http://site.example/noslash/", "http://site.example/noslash"],
-    "http to https": ["http://site.example/tls", "https://site.example/tls"],
-    "www added": ["http://site.example/www", "http://www.site.example/www"],
-    "port added": ["http://site.example/port", "http://site.example:80/port"],
-    "dot taken": ["http://site.example./dot", "http://site.example/dot"],
-    "index taken": ["http://site.example/i/index.html", "http://site.example/i/"],
-    "there and back": ["http://site.example/there", "http://site.example/back", COOKIE],
+    "to itself with a cookie": ["/cookie", COOKIE],
+    "parameters reordered": ["/order?b=1&a=2", "/order?a=2&b=1"],
+    "tracking added": ["/track", "/track?utm_source=x"],
+    "slash added": ["/slash", "/slash/"],
+    "slash taken": ["/noslash/", "/noslash"],
+    "http to https": ["/tls", "https://site.example/tls"],
+    "www added": ["/www", "http://www.site.example/www"],
+    "port added": ["/port", "http://site.example:80/port"],
+    "dot taken": ["http://site.example./dot", "/dot"],
+    "index taken": ["/i/index.html", "/i/"],
+    "there and back": ["/there", "/back", COOKIE],
     "all of them": [
-        "http://site.example/all?b=1&a=2",
+        "/all?b=1&a=2",
         "https://site.example/all?b=1&a=2",
         "https://www.site.example/all?b=1&a=2",
         COOKIE,
@@ -40,22 +39,18 @@ CHAINS = {
         COOKIE,
         "https://www.site.example/all/?a=2&b=1&utm_source=x",
     ],
-    "over another page": [
-        "http://site.example/one?gclid=x",
-        "http://site.example/login",
-        "http://site.example/one",
-    ],
-    "two links to one page": ["http://site.example/shared1", "http://site.example/shared/"],
-    "the other one": ["http://site.example/shared2", "http://site.example/shared/"],
+    "over another page": ["/one?gclid=x", "/login", "/one"],
+    "two links to one page": ["/shared1", "/shared/"],
+    "the other one": ["/shared2", "/shared/"],
 }
-START = "http://site.example/"
-LINKS = [*(chain[0] for chain in CHAINS.values()), "http://site.example/slash/"]
+CHAINS = [[urljoin(START, url) for url in chain] for chain in CHAINS.values()]
+LINKS = [*(chain[0] for chain in CHAINS), "http://site.example/slash/"]
 
 
 def steps():
     """Return where each URL leads, by URL and number of cookies that are to be there."""
     found = {}
-    for chain in CHAINS.values():
+    for chain in CHAINS:
         url, cookies = chain[0], 0
         for target in chain[1:]:
             there = (url, cookies + 1) if target == COOKIE else (target, cookies)
@@ -104,29 +99,24 @@ async def crawl_chains(**settings):
 
 
 def final_pages():
-    ends = [[url for url in chain if url != COOKIE][-1] for chain in CHAINS.values()]
+    ends = [[url for url in chain if url != COOKIE][-1] for chain in CHAINS]
     return {START, *ends}
+
+
+STEPS_ALL = {"*": {"steps": ["trailing_slash", "http_https", "www"]}}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"BLOOM_CANONICAL": "scrapy"}, id="scrapy"),
-        pytest.param(
-            {
-                "BLOOM_CANONICAL": "usual",
-                "BLOOM_CANONICAL_RULES": {"*": {"steps": ["trailing_slash", "http_https", "www"]}},
-            },
-            id="usual and all steps",
-        ),
-        pytest.param(
-            {
-                "BLOOM_CANONICAL": "usual",
-                "REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter",
-            },
-            id="usual over duplicate-url-discarder",
-        ),
+        {"BLOOM_CANONICAL": "scrapy"},
+        {"BLOOM_CANONICAL": "usual", "BLOOM_CANONICAL_RULES": STEPS_ALL},
+        {
+            "BLOOM_CANONICAL": "usual",
+            "REQUEST_FINGERPRINTER_CLASS": "duplicate_url_discarder.Fingerprinter",
+        },
     ],
+    ids=["scrapy", "usual and all steps", "usual over duplicate-url-discarder"],
 )
 async def test_every_page_behind_redirects_is_parsed_once(settings, tmp_path):
     """In this run, and not in the next one."""

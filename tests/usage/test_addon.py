@@ -4,16 +4,14 @@ import pytest
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
 from scrapy.utils.test import get_crawler
-from support.crawling import ADDONS, OURS, RFP, SCRAPYS
+from support.crawling import ADDONS, KEPT, OURS, RFP, SCRAPYS
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Addon, BloomDupeFilter, RetryAfterMiddleware
 
 pytestmark = pytest.mark.each_scrapy
 
-SCHEDULER = "scrapy_bloom.Scheduler"
 RETRY_AFTER = "scrapy_bloom.RetryAfterMiddleware"
-LINE = {"ADDONS": ADDONS, "TELNETCONSOLE_ENABLED": False}
 
 
 class Further(BloomDupeFilter):
@@ -29,13 +27,18 @@ def updated(**written):
     return settings
 
 
-def test_the_one_line_gives_a_crawl_our_filter_and_our_scheduler(tmp_path):
-    settings = get_crawler(settings_dict={"ADDONS": {Addon: 500}, "JOBDIR": str(tmp_path)}).settings
-    by_add_ons = SETTINGS_PRIORITIES["addon"]
+def test_the_one_line_gives_a_crawl_our_filter_our_scheduler_and_our_middleware(tmp_path, caplog):
+    caplog.set_level("INFO")
+    line = {"ADDONS": {Addon: 500}, "TELNETCONSOLE_ENABLED": False}
+    crawler = get_crawler(settings_dict={**line, "JOBDIR": str(tmp_path)})
+    settings, by_add_ons = crawler.settings, SETTINGS_PRIORITIES["addon"]
     changed = {
         name: settings[name] for name in settings if settings.getpriority(name) == by_add_ons
     }
-    assert changed == {"DUPEFILTER_CLASS": OURS, "SCHEDULER": SCHEDULER}
+    assert changed == {"DUPEFILTER_CLASS": OURS, **KEPT}
+    DownloaderMiddlewareManager.from_crawler(crawler)
+    (listed,) = (text for text in caplog.messages if text.startswith("Enabled downloader"))
+    assert f"'{RETRY_AFTER}'," in listed
 
 
 @pytest.mark.parametrize("priority", ["addon", "cmdline"])
@@ -50,10 +53,9 @@ def test_the_addon_keeps_a_scheduler_or_filter_that_was_chosen(priority, tmp_pat
     ("theirs", "priority"), [(RFP, "cmdline"), ("nowhere.Filter", "addon"), ("", "project")]
 )
 def test_a_filter_that_stands_in_its_way_is_named_in_one_line(priority, theirs, caplog):
-    crawler = get_crawler(settings_dict={})
     settings = Settings({"ADDONS": ADDONS})
     settings.set("DUPEFILTER_CLASS", theirs, priority)
-    crawler.addons.load_settings(settings)
+    get_crawler(settings_dict={}).addons.load_settings(settings)
     assert settings["DUPEFILTER_CLASS"] == theirs
     assert settings["SCHEDULER"] == SCRAPYS
     (warning,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
@@ -73,20 +75,11 @@ def test_the_middleware_is_there_once(theirs):
         assert dict(updated(**{name: {theirs: value}})[name]) == {theirs: value}
 
 
-def test_the_log_lists_the_middleware_by_its_path(caplog):
-    caplog.set_level("INFO")
-    crawler = get_crawler(settings_dict=LINE)
-    DownloaderMiddlewareManager.from_crawler(crawler)
-    (listed,) = (text for text in caplog.messages if text.startswith("Enabled downloader"))
-    assert f"'{RETRY_AFTER}'," in listed
-
-
 @pytest.mark.parametrize(
     ("name", "value", "scheduler"),
     [
-        ("JOBDIR", "job", SCHEDULER),
-        ("BLOOM_REDIS_URL", "redis://localhost/0", SCHEDULER),
-        ("BLOOM_BACKEND", "Redis", SCHEDULER),
+        ("BLOOM_REDIS_URL", "redis://localhost/0", *KEPT.values()),
+        ("BLOOM_BACKEND", "Redis", *KEPT.values()),
         ("JOBDIR", "", SCRAPYS),
     ],
 )
@@ -104,7 +97,6 @@ ADDONS = {"scrapy_bloom.Addon": 500}
 SPIDER_MODULES = ["support.crawling"]
 TELNETCONSOLE_ENABLED = False
 """
-NEEDS_REDIS = "A filter in Redis needs the packages redis and msgpack: pip install '"
 
 
 @pytest.mark.server
@@ -118,7 +110,7 @@ def test_without_the_client_library_a_crawl_that_workers_share_is_refused(projec
             assert run.reason == "bloom_invalid_setting"
             assert "Traceback" not in run.log
             [error] = run.logged("ERROR")
-            assert error.startswith(NEEDS_REDIS)
+            assert error.startswith("A filter in Redis needs the packages redis and msgpack: pip")
             assert run.logged("WARNING") == []
         assert site.delivered == 0
         local = project.finish(site, BLOOM_BACKEND="local", BLOOM_REDIS_URL="redis://x")

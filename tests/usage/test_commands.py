@@ -3,8 +3,11 @@
 import json
 import os
 import shlex
+import sqlite3
+import subprocess
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Timer
 
@@ -13,9 +16,10 @@ from filelock import FileLock
 from scrapy import Request
 from support.contract import fingerprints
 from support.filters import contents, everything, everything_in, hexadecimal, seen
-from support.jobs import SPIDER, SharedCrawl, kept_job, list_failed, open_job, stored_job
-from support.processes import Run, environment, run_line
+from support.jobs import NAME, SPIDER, SharedCrawl, kept_job, list_failed, open_job, stored_job
+from support.processes import Run, environment
 from support.queues import Crawler
+from support.waiting import PATIENCE
 from testbed.localredis import keys
 
 from scrapy_bloom.commands import VERBS, runner
@@ -32,21 +36,10 @@ URLS = [f"http://example.com/{number}" for number in range(20)]
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
+    """A job with fifty marks in the working directory."""
     monkeypatch.chdir(tmp_path)
     stored_job(tmp_path / "job", fingerprints(50), BLOOM_CAPACITY=1000)
     return tmp_path / "job"
-
-
-@pytest.fixture(params=["job", "one.sqlite", "redis"])
-def target(request, job, bloom, server):
-    """The same filter in each kind of place."""
-    name = f"{server.url}#{next(keys)}" if request.param == "redis" else request.param
-    if name == "one.sqlite":
-        (job / "bloom.sqlite").rename(name)
-    elif name != "job":
-        marks = hexadecimal(fingerprints(50))
-        assert bloom(f"add {name} - --spider {SPIDER}", stdin=marks, BLOOM_CAPACITY=1000)[0] == 0
-    return name
 
 
 def fields(lines):
@@ -58,12 +51,26 @@ def told(bloom, target, line="info"):
     return json.loads("\n".join(bloom(f"{line} {target} --json")[1]))
 
 
-def test_info_and_why_change_nothing(bloom, target, tmp_path, server):
-    key = target.partition("#")[2]
-    before = everything(tmp_path), everything_in(server, key)
+@pytest.mark.parametrize("target", ["job", "one.sqlite", "redis"])
+def test_each_verb_does_the_same_in_each_kind_of_place(bloom, job, server, target):
+    """Not more than it says, and nothing to what is beside its target."""
+    (one, two), (new,) = fingerprints(2), fingerprints(1, "b")
+    spider, key = SPIDER, ""
+    if target == "redis":
+        spider, key = "", next(keys)  # `add` leaves it open
+        target = f"{server.url}#{key}"
+        for beside in ("", ":1"):
+            line = f"add {target}{beside} - --spider {SPIDER}"
+            marks = hexadecimal(fingerprints(50))
+            assert bloom(line, stdin=marks, BLOOM_CAPACITY=1000)[0] == 0
+        server.client().set(f"{key}:3", "not ours")
+        others = everything_in(server, f"{key}:1") | everything_in(server, f"{key}:3")
+    elif target != "job":
+        (job / NAME).rename(target)
+    before = everything(job.parent), everything_in(server, key)
     assert seen(bloom, target, fingerprints(50)) == [True] * 50
     assert seen(bloom, target, fingerprints(9, "b")) == [False] * 9
-    facts, spider = told(bloom, target), "" if key else SPIDER  # in Redis `add` leaves it open
+    facts = told(bloom, target)
     assert (facts["items"], facts.get("spider", ""), facts["slices"]) == (50, spider, 1)
     assert facts["fingerprinter"] == "scrapy.utils.request.RequestFingerprinter"
     assert "secret" not in json.dumps(facts)
@@ -71,11 +78,8 @@ def test_info_and_why_change_nothing(bloom, target, tmp_path, server):
     assert (shown["pages known"], shown["expected lost"]) == ("50", "less than one page")
     assert shown.get("spider", "").startswith(spider)
     assert bloom(f"queue {target}")[0] == 2
-    assert (everything(tmp_path), everything_in(server, key)) == before
+    assert (everything(job.parent), everything_in(server, key)) == before
 
-
-def test_marks_are_added_and_forgotten(bloom, target):
-    one, two, new = *fingerprints(2), *fingerprints(1, "b")
     assert bloom(f"add {target} {URLS[0]}") == (0, ["1 page marked; 0 marked before"], [])
     again = f"add {target} {URLS[0]} {URLS[1]}"
     assert bloom(again)[1] == ["1 page marked; 1 marked before"]
@@ -86,21 +90,30 @@ def test_marks_are_added_and_forgotten(bloom, target):
     assert bloom(f"add {target} {one.hex()}")[1] == ["1 page marked; 0 marked before"]
     assert seen(bloom, target, [one, two, new]) == [True, True, False]
 
-
-def test_delete_removes_all_files_or_keys_of_a_target(bloom, target, server):
     assert bloom(f"delete {target} --yes")[0] == 0
-    assert bloom(f"info {target}")[0] == 2
-    if key := target.partition("#")[2]:
-        assert [*everything_in(server, key)] == [key.encode()]  # the note that it was deleted
+    assert bloom(f"info {target}")[0] == bloom(f"delete {target} --yes")[0] == 2
+    if key:
+        left = everything_in(server, key)
+        assert left.pop(key.encode())[b"program"] == b"scrapy-bloom"  # the note that it was deleted
+        assert left == others
         assert server.client().ttl(key) > 0
     else:
         assert not [*Path().glob("**/*.sqlite*")]
 
 
+def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, job):
+    others = hexadecimal(fingerprints(150, "of another kind"))
+    code, lines, [error] = bloom(f"add {job} -", stdin=others)
+    assert (code, lines) == (1, ["150 pages marked; 0 marked before"])
+    assert error.startswith("none of these fingerprints was among the 50 pages that the filter")
+    for known in others, fingerprints(1, "c")[0].hex().encode():
+        assert bloom(f"add {job} -", stdin=known)[::2] == (0, [])
+
+
 @pytest.mark.parametrize("kind", ["new", "redis"])
-def test_add_creates_a_filter_by_the_settings(bloom, tmp_path, monkeypatch, server, kind):
-    monkeypatch.chdir(tmp_path)
-    target = f"{server.url}#{next(keys)}" if kind == "redis" else kind
+@pytest.mark.usefixtures("job")
+def test_add_creates_a_filter_by_the_settings(bloom, server, key, kind):
+    target = f"{server.url}#{key}" if kind == "redis" else kind
     made = {"BLOOM_CAPACITY": 1000, "BLOOM_WINDOW": "8h"}
     urls = "\n".join(URLS).encode()
     assert bloom(f"add {target} - --spider books", stdin=urls, **made)[0] == 0
@@ -132,14 +145,7 @@ def test_why_goes_by_the_rules_of_the_settings_and_notes_others(bloom, job):
     assert bloom(f"why {URLS[0]}", JOBDIR=str(job.parent / "new"), **usual)[0] == 0
 
 
-def test_plan_computes_the_memory_of_a_filter(bloom):
-    plan = json.loads("\n".join(bloom("plan 10M --json")[1]))
-    sized, grown = plan["sized"], plan["grown"]
-    assert (sized["items"], sized["error_rate"]) == (10_000_000, 1e-6)
-    assert 40_000_000 < sized["bytes"] < grown["bytes"] < 110_000_000
-
-
-def test_plan_begins_with_what_the_settings_say_and_says_so(bloom):
+def test_plan_computes_the_memory_of_a_filter_by_the_settings_and_says_so(bloom):
     settings = {"BLOOM_CAPACITY": "2M", "BLOOM_ERROR_RATE": 1e-9, "BLOOM_WINDOW": "30d"}
     for line, items, rate, read in (
         ("plan", 2_000_000, 1e-9, "BLOOM_CAPACITY = '2M', BLOOM_ERROR_RATE = 1e-09"),
@@ -153,6 +159,8 @@ def test_plan_begins_with_what_the_settings_say_and_says_so(bloom):
     assert bloom("plan 10M", **settings)[1][2].startswith("grown from 2,000,000 ")
     code, (_, line), notes = bloom("plan")
     assert (code, notes, line.split()[3]) == (0, [], "1,000,000")
+    plan = told(bloom, "10M", "plan")
+    assert 40_000_000 < plan["sized"]["bytes"] < plan["grown"]["bytes"] < 110_000_000
 
 
 def test_the_docs_show_what_the_commands_print(bloom, job):
@@ -169,26 +177,6 @@ def test_the_docs_show_what_the_commands_print(bloom, job):
             assert [*fields(lines)] == [*fields(there)]
         else:
             assert lines == there
-
-
-def test_what_waits_until_when_is_shown(bloom, job):
-    waits = [(f"{URLS[0]}?{seconds}", seconds) for seconds in (0, 600, 1200)]  # one is due
-    holds = [("busy.test", 300)]
-    kept_job(job.parent / "kept", urls=URLS[:1], waits=waits, holds=holds)
-    shown = fields(bloom("info kept")[1])
-    assert (shown["waiting"], shown["in flight"]) == ("4", "0")
-    assert shown["not before"].startswith("2 requests, the next 2")
-    assert shown["left alone"].startswith("busy.test until 2")
-    facts = told(bloom, "kept")
-    assert facts["later"] == 2
-    assert facts["next_due"] - time.time() == pytest.approx(600, abs=300)
-    _, lines, _ = bloom("queue kept")
-    assert lines[0] == "4 requests to be fetched, 0 of them in flight"
-    assert lines[1].startswith("2 of them delayed; the next is due at 2")
-    urls = URLS[0], *(f"{URLS[0]}?{seconds}" for seconds in (0, 600, 1200))
-    shown = [line.split()[-1] for line in lines[-4:]]
-    assert (sorted(shown[:2]), shown[2:]) == ([*urls[:2]], [*urls[2:]])
-    assert [len(line.split()) - 5 for line in lines[-4:]] == [0, 0, 2, 2]  # date and time
 
 
 KINDS = ["503"] * 12 + ["ValueError in parse"] * 8
@@ -222,23 +210,19 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert code == 1
     assert lines[-2] == f"2 of 8 shown. All: {named} --failed --reason ValueError --peek 8"
     assert lines[-1] == "The next run fetches them again, until they have failed in three."
-    facts = told(bloom, target, "queue --failed --reason ValueError --peek 8")
-    assert (len(facts["failed"]), facts["count"]) == (8, 8)
     shown = fields(bloom(f"info {target}")[1])
     assert shown["failed"] == "20 (12 \u00d7 503, 8 \u00d7 ValueError in parse)"
     assert shown["failed list"] == f"{named} --failed"
     assert (shown["done"], shown["waiting"]) == ("0", "0")
-    rows = told(bloom, target, "queue --failed --peek 99 --reason ValueError")["failed"]
-    assert [(row["reason"], row["tries"], row["message"]) for row in rows] == [
-        ("ValueError in parse", 1, "for a test")
-    ] * 8
-    assert all(row["url"] in URLS and time.time() - row["date"] < 300 for row in rows)
-    assert all(bool(row["worker"]) is (place == "redis") for row in rows)
-    assert bloom(f"queue {target} --drop --reason 503") == (
-        0,
-        ["12 requests marked as done"],
-        [],
-    )
+    facts = told(bloom, target, "queue --failed --peek 99 --reason ValueError")
+    assert (facts["count"], len(facts["failed"])) == (8, 8)
+    for row in facts["failed"]:
+        assert (row["reason"], row["tries"]) == ("ValueError in parse", 1)
+        assert (row["message"], bool(row["worker"])) == ("for a test", place == "redis")
+        assert row["url"] in URLS
+        assert time.time() - row["date"] < 300
+    dropped = "12 requests marked as done"
+    assert bloom(f"queue {target} --drop --reason 503") == (0, [dropped], [])
     assert told(bloom, target)["account"]["done"] == 12
     for typo in "503", "ValueErr", "404 --unparsed":
         (line,) = bloom(f"queue {target} --retry --reason {typo}")[1]
@@ -249,10 +233,6 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     code, lines, _ = bloom(f"queue {target}")
     assert lines[0] == "8 requests to be fetched, 0 of them in flight"
     assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
-    for refused in "--retry --drop", "--failed --unparsed":
-        with pytest.raises(SystemExit, match="2"):
-            bloom(f"queue {target} {refused}")
-    assert bloom(f"queue {target} --reason 503")[0] == 2
 
 
 @pytest.mark.parametrize("place", ["kept", "redis"])
@@ -268,23 +248,19 @@ def test_nothing_that_is_printed_controls_a_terminal(bloom, server, place):
     assert "Sale" in "".join(bloom(f"why {target} {URLS[0]}")[1])
 
 
-@pytest.mark.usefixtures("job")
-@pytest.mark.parametrize("line", ["--retry --reason 404", "--drop --reason 404"])
-def test_a_change_of_nothing_writes_nothing(bloom, server, line):
-    failing("kept", server)
-    os.utime("kept/bloom.sqlite", (0, 0))
-    before = everything(Path("kept"))
-    assert bloom(f"queue kept {line}")[1][0].startswith("0 requests ")
-    assert everything(Path("kept")) == before
-    assert told(bloom, "kept")["written"] == 0
-
-
 @pytest.mark.parametrize("place", ["kept", "redis"])
 @pytest.mark.usefixtures("job")
-def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place):
+def test_a_change_of_nothing_or_beside_a_crawl_writes_nothing(bloom, server, place):
     target = failing(place, server)
+    if place == "kept":
+        os.utime("kept/bloom.sqlite", (0, 0))
+    before = everything(Path("kept"))
+    for line in "--retry --reason 404", "--drop --reason 404":
+        assert bloom(f"queue {target} {line}")[1][0].startswith("0 requests ")
+    assert everything(Path("kept")) == before
     with ExitStack() as stack:
         if place == "kept":
+            assert told(bloom, "kept")["written"] == 0
             stack.enter_context(lock_job(Path(target)))
         else:
             queue = Crawler(*target.split("#"), order="lifo", spider=SPIDER, project="shop")
@@ -294,17 +270,6 @@ def test_the_failed_list_of_a_crawl_that_runs_is_left_alone(bloom, server, place
             assert (code, lines) == (2, [])
             assert ("using this job directory" if place == "kept" else "uses this crawl") in error
     assert told(bloom, target)["account"]["failed"] == 20
-
-
-def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, target):
-    others = hexadecimal(fingerprints(150, "of another kind"))
-    code, lines, [error] = bloom(f"add {target} -", stdin=others)
-    assert (code, lines) == (1, ["150 pages marked; 0 marked before"])
-    assert error.startswith(
-        "none of these fingerprints was among the 50 pages that the filter knew"
-    )
-    assert bloom(f"add {target} -", stdin=others)[::2] == (0, [])
-    assert bloom(f"add {target} {fingerprints(1, 'c')[0].hex()}")[::2] == (0, [])
 
 
 # Errors
@@ -328,17 +293,14 @@ def test_fingerprints_that_were_made_in_another_way_are_added_in_vain(bloom, tar
         ("canon http://a.test ''", "'': Missing scheme"),
         ("delete job", "to delete job with 50 pages, add --yes"),
         ("queue job", "found a filter without requests"),
+        ("queue job --reason 503", "--reason needs --failed"),
         ("queue job --peek -1", "--peek = -1: must be 0 or more"),
         ("add job http://example.com/ -s REQUEST_FINGERPRINTER_CLASS=no.Class", "cannot be loaded"),
     ],
 )
-def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said):
-    stored_job(job.parent / "waiting", fingerprints(5))
-    (job.parent / "waiting" / "requests.queue").mkdir()
-    (job.parent / "waiting" / "requests.queue" / "active.json").write_text("[0]")
-    server.client().hset("other", "none", "of ours")
+def test_an_impossible_command_ends_with_one_line(bloom, job, line, said):
     before = contents(job.parent)
-    line, _, setting = line.replace("{}", f"{server.url}#other").partition(" -s ")
+    line, _, setting = line.partition(" -s ")
     code, lines, errors = bloom(line, **dict([setting.split("=")] if setting else []))
     assert (code, lines, len(errors)) == (2, [], 1)
     assert errors[0].startswith(f"scrapy bloom {line.split()[0]}: ")
@@ -348,16 +310,16 @@ def test_an_impossible_command_ends_with_one_line(bloom, job, server, line, said
 
 @pytest.mark.usefixtures("job")
 def test_each_example_works_and_bad_arguments_do_not(bloom, capsys):
-    for name in VERBS:
+    exclusive = "queue --retry --drop", "queue --failed --unparsed"
+    for line in (*(f"{name} --nonsense" for name in VERBS), *exclusive):
         with pytest.raises(SystemExit, match="2"):
-            bloom(f"{name} --nonsense")
-        assert f"scrapy bloom {name}: error: " in capsys.readouterr().err
+            bloom(line)
+        assert f"scrapy bloom {line.split()[0]}: error: " in capsys.readouterr().err
     for name in ("plan", "info", "why", "canon", "add", "forget", "delete"):
         assert bloom(f"{name} {runner.load(name).EXAMPLE}")[0] in (0, 1), name
 
 
-def test_a_wrong_verb_and_help_and_what_needs_redis(tmp_path):
-    """In one process: the command as Scrapy runs it."""
+def test_a_wrong_verb_and_help(tmp_path):
     lines = {
         "contians": f"expected a verb, found 'contians'. Verbs: {', '.join(VERBS)}.\n",
         "-h": "\n  canon     show canonical URLs",
@@ -368,11 +330,6 @@ def test_a_wrong_verb_and_help_and_what_needs_redis(tmp_path):
         run = Run(tmp_path, ["scrapy", "bloom", *line.split()], environment())
         assert run.end() == (2 if line == "contians" else 0), run.log
         assert shown in run.output + run.log, line
-    line = "execute(['scrapy', 'bloom', 'info', 'redis://localhost#a'])"
-    program = f"from scrapy.cmdline import execute; {line}"
-    done = run_line(f"import sys; sys.modules['redis'] = None; {program}")
-    assert done.returncode == 2
-    assert "pip install 'scrapy-bloom[redis] @ git" in done.stderr
 
 
 # Pipes
@@ -380,7 +337,6 @@ def test_a_wrong_verb_and_help_and_what_needs_redis(tmp_path):
 
 @pytest.mark.usefixtures("job")
 def test_each_of_many_lines_is_answered_or_reported(bloom):
-    """Every line is answered or reported."""
     lines = [f"http://example.com/{number}" for number in range(12_000)]
     for number in range(0, 12_000, 4_000):
         lines[number] = f"no url {number}"
@@ -412,15 +368,11 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     assert everything(job) == before
     crawl.close()
     assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly; last written 20")
-
-
-def test_a_crawl_runs_as_long_as_it_holds_its_lock_whichever_process_has_its_number(bloom, job):
-    crawl = open_job(job)
-    crawl.store.meta[PID] = 2**22 + 1  # above the highest number that there is
-    crawl.store.commit()
-    assert fields(bloom("info job")[1])["status"].startswith(f"running as process {2**22 + 1}; ")
-    crawl.store.meta[PID] = os.getpid()
-    crawl.store.commit()
+    crawl = open_job(job)  # runs as long as it holds its lock, whichever process has its number
+    for number in 2**22 + 1, os.getpid():  # no number is as high as the first one
+        crawl.store.meta[PID] = number
+        crawl.store.commit()
+        assert fields(bloom("info job")[1])["status"].startswith(f"running as process {number}; ")
     crawl.abandon()
     assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
 
@@ -432,3 +384,82 @@ def test_a_crawl_starts_while_a_command_tries_its_lock(job, monkeypatch):
     locked.acquire()  # as `info` does
     Timer(0.1, locked.release).start()
     open_job(job).close()
+
+
+# What is there is nothing, none of ours, or cannot be read
+
+
+def in_database(path, statement):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement)
+
+
+LOOKING = "info {}", "top {}", "queue {}", f"why {{}} {URLS[0]}"
+CHANGING = f"forget {{}} {URLS[0]}", "delete {} --yes"
+ADD = f"add {{}} {URLS[0]} --spider books"
+"""It makes a target where there is none."""
+
+LOCAL = {
+    "nowhere": lambda: None,
+    "text.bloom": lambda: Path("text.bloom").write_text("nothing of ours\n"),
+    "empty.bloom": lambda: Path("empty.bloom").touch(),
+    "theirs.bloom": lambda: in_database("theirs.bloom", "CREATE TABLE a (b)"),
+    "cut.bloom": lambda: Path("cut.bloom").write_bytes(Path("job", NAME).read_bytes()[:9000]),
+    "newer": lambda: in_database(kept_job(Path("newer")) / NAME, "PRAGMA user_version = 99"),
+}
+SHARED = {"nothing": {}, "text": "x", "newer format": {"format": 9}, "slices": {"slices": "0:0:0"}}
+"""What a key holds: nothing, a text, or a filter but for a field of its header."""
+
+
+@pytest.mark.parametrize("fault", [*LOCAL, *SHARED])
+def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, job, server, key, fault):
+    target, named, nothing = fault, fault, fault in ("nowhere", "nothing")
+    if fault in LOCAL:
+        LOCAL[fault]()
+    else:
+        target, named, held = f"{server.url}#{key}", key, SHARED[fault]
+        if held == "x":
+            server.client().set(key, held)
+        elif held:
+            assert bloom(ADD.format(target))[0] == 0
+            server.client().hset(key, mapping=held)
+    before = contents(job.parent), everything_in(server, key)
+    for line in (*LOOKING, *CHANGING, *([] if nothing else [ADD])):
+        code, lines, errors = bloom(line.format(target))
+        assert (code, lines, len(errors)) == (2, [], 1), (line, lines, errors)
+        assert "found" in errors[0], (line, errors)
+        assert ("found no" in errors[0]) is nothing, (line, errors)
+        assert named in errors[0], (line, errors)
+        assert (contents(job.parent), everything_in(server, key)) == before, line
+
+
+@pytest.mark.parametrize("line", ["add large -", "add new - --spider books"])
+def test_a_full_disk_leaves_what_was_there(bloom, job, line):
+    stored_job(Path("large"), fingerprints(50))
+    before = contents(job.parent)
+    command = f"{sys.executable} -m scrapy bloom {line}"
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; ulimit -f 80; exec {command}"],
+        env=environment(),
+        input=hexadecimal(fingerprints(20_000, "b")),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    left = contents(job.parent)
+    left = {path: data for path, data in left.items() if data or path in before}
+    left = {path: data for path, data in left.items() if "-" not in path.name}
+    assert left == before  # beside a file there may be a log without a commit
+    assert seen(bloom, "large", [*fingerprints(50), *fingerprints(50, "b")]) == (
+        [True] * 50 + [False] * 50
+    )
+
+
+@pytest.mark.parametrize("requests", [False, True])
+def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, job, requests):
+    folder = kept_job(job.parent / "kept") if requests else job
+    open_job(folder, requests=requests).abandon()
+    assert bloom(f"add {folder} {URLS[0]}")[0] == 0
+    assert fields(bloom(f"info {folder}")[1])["last run"].startswith("killed")
+    assert bloom(f"why {folder} {URLS[0]}")[0] == 0

@@ -1,5 +1,6 @@
 """What the docs, the README and the results of the benchmarks show is there and holds."""
 
+import ast
 import json
 import re
 import subprocess
@@ -10,12 +11,11 @@ from pathlib import Path
 import pytest
 import scrapy
 
+import scrapy_bloom
 from bench import results
 from bench.claims import CLAIMS
 from bench.parts import PARTS
-from scrapy_bloom import __version__
-from scrapy_bloom.filter.sizing import next_slice
-from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
+from scrapy_bloom import __version__, errors
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -25,7 +25,6 @@ RAW = "https://raw.githubusercontent.com/scrapy-bloom/scrapy-bloom/main/"
 NAMES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "pyproject.toml")
 FILES = [*(ROOT / name for name in NAMES), *ROOT.glob(".github/*/bug.yml")]  # not in the sdist
 LINK = re.compile(rf"(?:{SITE}|{SOURCE}|{RAW})[^\s)>\"',`]*")
-MATRIX = json.loads((DOCS / "matrix.json").read_text())
 
 
 def test_the_docs_have_the_tables_of_the_code():
@@ -38,9 +37,8 @@ def test_the_python_of_the_docs_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where it saves a filter
     text = (DOCS / "guides" / "without-scrapy.md").read_text()
     code, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    lines = [line.partition("#") for line in code.splitlines() if line]
     scope = {}
-    for line, _, comment in lines:
+    for line, _, comment in (line.partition("#") for line in code.splitlines() if line):
         if comment and "," not in comment.split(":")[0].replace("[False, False]", ""):
             assert repr(eval(line, scope)) == comment.split(":")[0].strip()
         else:
@@ -56,41 +54,30 @@ def test_the_first_block_says_what_it_replaces_in_a_new_project():
         assert "replaces the template's `ADDONS = {}`" in block
 
 
-def test_the_drawing_of_growth_shows_the_slices_of_the_code():
-    drawing = (DOCS / "how" / "growth.html").read_text()
-    shown = re.findall(r">([\d.]+) (M|%)", drawing)
-    slices = []
-    for _ in range(3):
-        slices.append(next_slice(slices, DEFAULT_CAPACITY, DEFAULT_ERROR_RATE))
-    assert shown == [(f"{one.capacity / 1e6:.2g}", "M") for one in slices] + [
-        (f"{100 * one.error_rate / DEFAULT_ERROR_RATE:.3g}", "%") for one in slices
-    ]
-
-
 def test_all_say_the_same_of_versions_and_systems():
     project = (ROOT / "pyproject.toml").read_text()
+    (version,) = re.findall(r'^Documentation = ".*/v(.+)/"', project, re.MULTILINE)
+    assert version == __version__
     *_, last = (ROOT / "README.md").read_text().splitlines()
     pythons = re.findall(r"Python :: (3\.\d+)", project)
     tested = f"{pythons[0]} to {pythons[-1]}"
     assert last.startswith(f"Python {tested},")
     assert f"| Python | {tested} |" in (DOCS / "reference" / "versions.md").read_text()
-    assert {row["python"].rpartition(".")[0] for row in MATRIX} == set(pythons)
+    matrix = json.loads((DOCS / "matrix.json").read_text())
+    assert {row["python"].rpartition(".")[0] for row in matrix} == set(pythons)
     assert re.findall(r"Operating System :: (.+)\"", project) == ["POSIX :: Linux"]
     assert "Linux; a part of the tests runs on macOS and Windows." in last
 
 
-def test_the_metadata_name_the_docs_of_their_version():
-    project = (ROOT / "pyproject.toml").read_text()
-    (version,) = re.findall(r'^Documentation = ".*/v(.+)/"', project, re.MULTILINE)
-    assert version == __version__
+def those_of(path):
+    return {*re.findall(r"^ *(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)}
 
 
 def test_the_matrix_of_versions_runs_tests_that_are_there(monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     for test in (test for tests in import_module("matrix").SMOKE.values() for test in tests):
         path, _, name = test.partition("::")
-        text = (ROOT / "tests" / path).read_text()
-        assert re.search(rf"^(async )?def {name.partition('[')[0]}\(", text, re.MULTILINE), test
+        assert name.partition("[")[0] in those_of(ROOT / "tests" / path), test
 
 
 def test_each_promise_names_tests_that_are_there():
@@ -98,11 +85,8 @@ def test_each_promise_names_tests_that_are_there():
     promises = re.findall(r"^(\d)\. \*\*", law, re.MULTILINE)
     rows = dict(re.findall(r"^\| ([^|]+) \| (`test_.+`) \|$", law, re.MULTILINE))
     assert [*rows] == [*promises, "the error rate"]
-    source = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
-    tests = set(re.findall(r"def (test_\w+)\(", source))
-    assert [
-        name for row in rows.values() for name in re.findall(r"`(\w+)`", row) if name not in tests
-    ] == []
+    there = set().union(*map(those_of, (ROOT / "tests").rglob("*.py")))
+    assert {name for row in rows.values() for name in re.findall(r"`(\w+)`", row)} <= there
 
 
 # Links
@@ -158,3 +142,84 @@ def test_every_benchmark_was_run_in_full_and_drawn():
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
 def test_each_claim_about_benchmarks_holds(claim):
     assert claim.holds(results.read())
+
+
+# Troubleshooting: every warning and error that a crawl can log
+
+TERMS = re.findall(r"^`(.+)`\n: ", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+ENTRIES = [entry for term in TERMS for entry in term.split("` · `")]
+SAYING = {
+    **{name: 0 for name, kind in vars(errors).items() if isinstance(kind, type)},
+    **dict.fromkeys(("warning", "error", "exception", "critical", "warn", "NotConfigured"), 0),
+    **dict.fromkeys(("log", "once"), 1),
+}
+"""What writes a message, and which of its arguments that is."""
+
+SPEAKERS = {"difference", "error", "warnings"}
+"""Functions that return or yield messages, or put them into `text`."""
+
+HOLE = "…"
+_FORMAT = re.compile(r"%(\(\w+\))?\d*(\.\d+)?[a-z]|%%")
+
+
+def test_troubleshooting_has_every_warning_and_error_of_a_crawl_and_no_other():
+    used = set()
+    for text, place in messages().items():
+        entry = max(filter(text.startswith, ENTRIES), key=len, default=None)
+        assert entry, f"docs/troubleshooting.md lacks {place}: {text}"
+        used.add(entry)
+    assert sorted(used) == sorted(ENTRIES)
+
+
+def messages():
+    """Return each message, with … for what it fills in, and where it stands."""
+    root = Path(scrapy_bloom.__file__).parent
+    found = {}
+    for path in sorted({*root.rglob("*.py")} - {*root.glob("commands/*.py")}):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = [*ast.walk(module)]
+        raised = [node.exc.args[0] for node in nodes if _is_not_configured(node)]
+        for written in (one for node in nodes for one in _said(node)):
+            for text in _texts(written):
+                if ": must be " not in text and len(re.findall(r"\w{2,}", text)) > 1:
+                    by = "Disabled scrapy_bloom.Addon: " if written in raised else ""
+                    where = f"{path.relative_to(root).as_posix()}:{written.lineno}"
+                    found.setdefault(by + text, where)
+    return found
+
+
+def _is_not_configured(node):
+    """Return whether Scrapy logs the message, behind the name of the add-on."""
+    raised = getattr(node, "exc", None) if isinstance(node, ast.Raise) else None
+    return isinstance(raised, ast.Call) and ast.unparse(raised.func) == "NotConfigured"
+
+
+def _said(node):
+    """Yield what a call writes, or a function returns, if that is a message."""
+    if isinstance(node, ast.FunctionDef) and node.name in SPEAKERS:
+        for part in ast.walk(node):
+            built = isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "text"
+            if (isinstance(part, ast.Return | ast.Yield) or built) and part.value:
+                yield part.value
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+        if re.search(r"%\(\w+\)s", str(node.value.value)):  # a template that is chosen elsewhere
+            yield node.value
+    elif isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        place = SAYING.get(name, len(node.args))
+        quiet = place == 1 and ast.unparse(node.args[0]) in {"logging.INFO", "logging.DEBUG"}
+        if len(node.args) > place and not quiet:
+            yield node.args[place]
+
+
+def _texts(written):
+    if isinstance(written, ast.Constant) and isinstance(written.value, str):
+        yield _FORMAT.sub(HOLE, written.value)
+    elif isinstance(written, ast.JoinedStr):
+        parts = written.values
+        yield "".join(one.value if isinstance(one, ast.Constant) else HOLE for one in parts)
+    elif isinstance(written, ast.IfExp):
+        yield from _texts(written.body)
+        yield from _texts(written.orelse)
+    elif isinstance(written, ast.BinOp) and isinstance(written.op, ast.Add):
+        yield from (text + HOLE for text in _texts(written.left))

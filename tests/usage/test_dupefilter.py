@@ -5,35 +5,27 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-import scrapy
+from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import CloseSpider
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler
+from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, Project, crawl
+from support.crawling import Follower, crawl, messages
 from support.filters import contents
 from support.jobs import Session, page
 from support.sites import Pages
 
-from scrapy_bloom import BloomDupeFilter
+from scrapy_bloom import BloomDupeFilter, CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import new_filter
 from scrapy_bloom.settings import Settings
 
 
-def make_filter(settings=None, spider=None):
+def make_filter(settings):
     """Return the filter as Scrapy's scheduler makes it, and its crawler."""
-    ours = {"DUPEFILTER_CLASS": BloomDupeFilter}
-    crawler = get_crawler(spider, {**ours, **(settings or {})})
+    crawler = get_crawler(settings_dict={"DUPEFILTER_CLASS": BloomDupeFilter, **settings})
     return build_from_crawler(Scheduler, crawler).df, crawler
-
-
-def messages(caplog, level, name="scrapy_bloom"):
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno == level and record.name.startswith(name)
-    ]
 
 
 def named_by(give):
@@ -79,7 +71,7 @@ def test_a_request_that_cannot_be_checked_is_crawled_and_said_once(settings, sai
     assert [dupefilter.request_seen(page(1)) for _ in range(250)] == [False] * 250
     dupefilter.close("finished")
     assert crawler.stats.get_value("bloom/errors") == 250
-    (error,) = messages(caplog, logging.ERROR)
+    (error,) = messages(caplog)
     assert said in error
 
 
@@ -97,28 +89,24 @@ class BrokenStats(MemoryStatsCollector):
 
     theirs = ("bloom/", "dupefilter/")
 
-    def _refuse(self, key, theirs):
-        if key.startswith(theirs):
-            raise ConnectionError(f"nobody has {key}")
-
-    def inc_value(self, key, *args, **kwargs):
-        self._refuse(key, self.theirs)
-        super().inc_value(key, *args, **kwargs)
+    def inc_value(self, key, count=1, start=0, spider=None):  # noqa: ARG002 - Scrapy's signature
+        self.set_value(key, self.get_value(key, start) + count)
 
     def get_value(self, key, *args, **kwargs):
-        self._refuse(key, "bloom/checked")
+        if key.startswith("bloom/checked"):
+            raise ConnectionError("nobody has it")
         return super().get_value(key, *args, **kwargs)
 
     def set_value(self, key, *args, **kwargs):
-        self._refuse(key, self.theirs)
+        if key.startswith(self.theirs):
+            raise ConnectionError("nobody takes it")
         super().set_value(key, *args, **kwargs)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, monkeypatch, kept):
-    pages = {"/": lambda *_: ["/1", "/2", "/1?utm_source=x"], "/1": lambda *_: ["/2"] * 2}
-    pages |= {"/2": lambda *_: ["/1", "/3"], "/3": lambda *_: []}
+    pages = {"/": ["/1", "/2", "/1?utm_source=x"], "/1": ["/2"] * 2, "/2": ["/1", "/3"], "/3": []}
     chosen = {"STATS_CLASS": BrokenStats}
     if kept:  # nor does it take those of Scrapy's that our scheduler sets
         monkeypatch.setattr(BrokenStats, "theirs", ("bloom/", "dupefilter/", "scheduler/"))
@@ -127,17 +115,15 @@ async def test_a_stats_collector_that_raises_costs_no_page(tmp_path, caplog, mon
         crawler = await crawl(url=site.url + "/", settings={"BLOOM_CANONICAL": "usual", **chosen})
     assert site.hits == Counter({"/": 1, "/1": 1, "/2": 1, "/3": 1})
     assert crawler.stats.get_value("finish_reason") == "finished"
-    (error,) = messages(caplog, logging.ERROR)
+    (error,) = messages(caplog)
     assert error.startswith("The stats collector failed")
 
 
 # Log and stats
 
 
-LINKED = {
-    "/": lambda *_: [f"/{number}" for number in range(120)] * 2,
-    **{f"/{number}": lambda *_: ["/"] for number in range(120)},
-}
+LINKED = {"/": [f"/{number}" for number in range(120)] * 2}
+LINKED |= {f"/{number}": ["/"] for number in range(120)}
 
 
 @pytest.mark.server
@@ -152,7 +138,7 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     assert {key: ours.pop(f"bloom/{key}") for key in counted} == counted
     assert ours.keys() == {"bloom/bytes", "bloom/expected_lost"}
     assert stats["dupefilter/filtered"] == 240
-    opened, closed = messages(caplog, logging.INFO)
+    opened, growth, closed = messages(caplog)
     assert closed == (
         "Crawl finished: 121 pages known, 361 links checked, 121 of them new; this run fetched"
         " 121 pages; expected loss 0.0 pages."
@@ -161,40 +147,8 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
         "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
         " run. Capacity 50, error rate 1e-06, 8.2 kB when full, URLs 'safe'"
     )
-    (growth,) = messages(caplog, logging.WARNING)
     assert "50 pages" in growth
     assert "BLOOM_CAPACITY" in growth
-    assert messages(caplog, logging.ERROR) == []
-
-
-# Wrong settings
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        (
-            {"BLOOM_CAPACITY": 0, "SCHEDULER": "scrapy_bloom.Scheduler", "JOBDIR": "job"},
-            "BLOOM_CAPACITY = '0': must be a whole number of items from 1",
-        ),
-        (
-            {"BLOOM_REDIS_URL": "redis://127.0.0.1:1", "BLOOM_ON_BACKEND_ERROR": "close"},
-            "127.0.0.1:1",
-        ),
-    ],
-)
-@pytest.mark.each_scrapy
-def test_a_refused_crawl_fetches_nothing_and_ends_with_one_line(written, said, tmp_path):
-    with Pages({"/": lambda *_: []}) as site:
-        run = Project(tmp_path).crawl(site, keep=False, **written)
-        assert run.end() == 1
-    assert site.hits == {}
-    assert said in run.log
-    if scrapy.version_info >= (2, 14):
-        assert len(run.logged("ERROR")) == 1
-        assert "Traceback" not in run.log
-        assert run.reason in ("bloom_invalid_setting", "bloom_backend")
 
 
 class NamedByArgument(Follower):
@@ -205,28 +159,115 @@ class NamedByArgument(Follower):
 @pytest.mark.each_scrapy
 async def test_a_spider_may_get_its_name_when_it_is_made(tmp_path, caplog):
     settings = {"JOBDIR": str(tmp_path)}
-    with Pages({"/": lambda *_: []}) as pages:
+    with Pages({"/": []}) as pages:
         for _ in range(2):
             crawler = await crawl(NamedByArgument, settings, url=pages.url + "/", name="one")
             assert crawler.stats.get_value("finish_reason") == "finished"
         with suppress(CloseSpider):  # Scrapy 2.13 hands it on
             await crawl(NamedByArgument, settings, url=pages.url + "/", name="two")
-    (refused,) = messages(caplog, logging.ERROR)
+    (refused,) = messages(caplog)
     assert "'two'" in refused
     assert pages.hits == {"/": 1}
 
 
-def test_a_job_with_local_marks_is_not_moved_to_redis(tmp_path, caplog):
+def test_a_job_with_local_marks_is_not_moved_to_redis(job, caplog):
     """They would be forgotten without a word."""
-    with Session({"JOBDIR": str(tmp_path)}) as session:
+    with Session({"JOBDIR": str(job)}) as session:
         session.seen(page(1))
-    before = contents(tmp_path)
-    nowhere = {"JOBDIR": str(tmp_path), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
+    before = contents(job)
+    nowhere = {"JOBDIR": str(job), "BLOOM_REDIS_URL": "redis://127.0.0.1:1"}
     dupefilter = BloomDupeFilter.from_crawler(get_crawler(settings_dict=nowhere))
     assert dupefilter.request_seen(page(1)) is False
     dupefilter.close("finished")
-    assert "a filter in Redis would suppress pages" in caplog.text
-    assert "BLOOM_BACKEND = 'local'" in caplog.text
-    assert contents(tmp_path) == before
+    (refused,) = messages(caplog)
+    assert "a filter in Redis would suppress pages" in refused
+    assert "BLOOM_BACKEND = 'local'" in refused
+    assert contents(job) == before
     with Session({**nowhere, "BLOOM_BACKEND": "local"}) as session:
         assert session.seen(page(1)) == [True]
+
+
+# Canonical fingerprints: stats, header, other fingerprinters
+
+PORT = "http://example.com:80/a"
+PLAIN = "http://example.com/a"
+TRACKED = "http://example.com/a?utm_source=x"
+TRACKED_TOO = "http://example.com/a?utm_source=y"
+
+
+def test_a_setting_of_each_kind_reaches_the_filter():
+    settings = {
+        "BLOOM_CANONICAL": "usual",
+        "BLOOM_CANONICAL_DROP_PARAMS": "sid,x_*",
+        "BLOOM_CANONICAL_KEEP_PARAMS": ["utm_id"],
+        "BLOOM_CANONICAL_RULES": '{"example.org": {"steps": ["www"], "level": "scrapy"}}',
+    }
+    with Session(settings) as crawl:
+        assert crawl.seen(PLAIN, f"{PLAIN}?sid=1&x_1=2", TRACKED) == [False, True, True]
+        assert crawl.seen(f"{PLAIN}?utm_id=1") == [False]
+        assert crawl.seen("http://example.org/", "http://www.example.org/") == [False, True]
+        assert crawl.seen("http://example.org/?utm_x=1") == [False]
+
+
+def test_steps_are_counted():
+    with Session({"BLOOM_CANONICAL": "usual"}) as crawl:
+        crawl.seen(PLAIN, TRACKED, TRACKED_TOO, PORT, PLAIN)
+        crawl.seen("http://example.com:80/b?utm_id=1", "http://example.com/b")
+        stats, prefix = crawl.crawler.stats.get_stats(), "bloom/canonical/"
+        counted = {key: number for key, number in stats.items() if key.startswith(prefix)}
+    assert counted == {f"{prefix}tracking": 3, f"{prefix}default_port": 2}
+
+
+def test_a_job_resumed_with_other_rules_is_reported(job, caplog):
+    for settings, expected in (
+        *(({}, 0), ({}, 0)),
+        *(({"BLOOM_CANONICAL": "usual"}, 1), ({"BLOOM_CANONICAL": "usual"}, 0)),
+        ({"BLOOM_CANONICAL_RULES": {"example.com": {"steps": ["www"]}}}, 1),
+    ):
+        with Session({"JOBDIR": str(job), **settings}) as crawl:
+            crawl.seen(PLAIN)
+        said = [text for text in messages(caplog) if "was filled with" in text]
+        assert len(said) == expected
+    assert "{'*': {'level': 'usual'}}, now {'*': {'level': 'safe'}, 'example.com'" in said[0]
+    assert "are fetched again" in said[0]
+
+
+def test_the_fingerprinter_may_serve_all_of_scrapy():
+    asked = []
+
+    class Asked(CanonicalRequestFingerprinter):
+        def resolve(self, request):
+            asked.append(self)
+            return super().resolve(request)
+
+    settings = {"REQUEST_FINGERPRINTER_CLASS": Asked, "BLOOM_CANONICAL": "usual"}
+    with Session(settings) as crawl:
+        fingerprinter = crawl.crawler.request_fingerprinter
+        assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
+        assert crawl.seen(TRACKED, PLAIN) == [False, True]
+    assert asked == [fingerprinter] * 3  # the filter has none of its own
+
+
+class FirstPathSegment(CanonicalRequestFingerprinter):
+    """A project's subclass: a page is what stands before the second slash of the path."""
+
+    shown = ()
+
+    def fingerprint(self, request):
+        type(self).shown = *self.shown, request.url
+        parts = request.url.split("/")
+        return super().fingerprint(request.replace(url="/".join(parts[:4])))
+
+
+def test_a_subclass_that_overrides_fingerprint_decides_and_its_job_names_it(job, caplog):
+    settings = {"JOBDIR": str(job), "BLOOM_CANONICAL": "usual"}
+    own = settings | {"REQUEST_FINGERPRINTER_CLASS": f"{__name__}.FirstPathSegment"}
+    with Session(own) as crawl:
+        assert crawl.seen(f"{PLAIN}/b", f"{PLAIN}/c") == [False, True]
+        assert crawl.seen(f"{PORT}?utm_id=1", f"{PLAIN}z") == [True, False]
+        assert FirstPathSegment.shown[-2:] == (f"{PORT}?utm_id=1", f"{PLAIN}z")  # as they are
+    with Session(own) as crawl:
+        assert crawl.seen(PLAIN) == [True]
+    with pytest.raises(CloseSpider), Session(settings):
+        pass
+    assert f"found the filter of fingerprinter '{__name__}.FirstPathSegment'" in caplog.text

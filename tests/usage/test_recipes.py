@@ -1,19 +1,25 @@
-"""The recipes of the docs do what they say."""
+"""The recipes of the docs and the spiders of the example do what is said of them."""
 
 import re
 import time
 from datetime import datetime, timezone
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import scrapy
-from scrapy import Request, Spider, signals
+from demo import DemoError
+from demo_distributed import judge
+from example.spiders.news import NewsSpider
+from example.spiders.site import SiteSpider
+from example.spiders.watch import WatchSpider
+from scrapy import Request, signals
 from scrapy.http import JsonRequest, Response
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import at, crawl, make_crawler
+from support.crawling import KEPT, Follower, at, crawl, make_crawler
 from support.sites import Pages
 
 from scrapy_bloom.signals import hold_slot
@@ -46,7 +52,7 @@ def recipe(tmp_path):
 @pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
 @at("kept job", "shared")
 async def test_the_login_comes_before_all_that_waits(place, recipe):
-    """Also after a stop, and with another session."""
+    """Also after a stop, and with another session; without one nothing is sent."""
     paths = [f"/{number}" for number in range(20)]
     valid, seen = [], []
 
@@ -60,24 +66,19 @@ async def test_the_login_comes_before_all_that_waits(place, recipe):
         valid.append(len(valid))
         return [], {"Set-Cookie": f"session={valid[-1]}; Path=/"}
 
-    with Pages(dict.fromkeys(["/", *paths], page) | {"/login": log_in, "/wall": []}) as site:
+    pages = dict.fromkeys(["/", *paths], page) | {"/login": 403, "/wall": []}
+    with Pages(pages) as site:
         spider = recipe("Log in before anything is sent", site.url)["Members"]
+        crawler = await crawl(spider, place)
+        assert crawler.stats.get_value("finish_reason") == "no_login"
+        assert site.hits["/"] == 0
+        site.pages["/login"] = log_in
         await crawl(spider, {**place, "CLOSESPIDER_ITEMCOUNT": 5, "CONCURRENT_REQUESTS": 1})
         assert len({*seen}) < 21
         valid.append("of a server that has forgotten all")
         await crawl(spider, place)
         assert {*seen} == {"/", *paths}
         assert site.hits["/wall"] == 0
-
-
-@pytest.mark.skipif(scrapy.version_info < (2, 14), reason="the page says what it is there")
-@at("kept job")
-async def test_without_a_login_nothing_is_sent(place, recipe):
-    with Pages({"/": [], "/login": 403}) as site:
-        spider = recipe("Log in before anything is sent", site.url)["Members"]
-        crawler = await crawl(spider, place)
-        assert crawler.stats.get_value("finish_reason") == "no_login"
-        assert site.hits["/"] == 0
 
 
 @at("kept job", "job")
@@ -115,8 +116,9 @@ async def test_each_run_fetches_only_what_is_new_or_has_changed_in_a_sitemap(pla
     pages = {
         "/sitemap.xml": lambda *_: sitemap("sitemap", "/part.xml"),
         "/part.xml": lambda *_: sitemap("url", *listed),
+        **{f"/{name}": [] for name in ("old", "dated", "new")},
     }
-    with Pages({**pages, "/old": [], "/dated": [], "/new": []}) as site:
+    with Pages(pages) as site:
         title = "Only the new and changed pages of a sitemap"
         spider = recipe(title, site.url, {'"10m"': "0"})["News"]
         for _ in range(2):
@@ -144,16 +146,15 @@ async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe
 
 @at("kept job", "shared")
 async def test_each_account_fetches_a_page_once(place, recipe):
-    class Accounts(Spider):
-        name = "accounts"
-
+    class Accounts(Follower):
         async def start(self):
             for account in ("anna", "ben", "anna"):
-                yield Request(f"{site.url}/", meta={"cookiejar": account})
+                yield Request(self.url, meta={"cookiejar": account})
 
     by_account = recipe("Many accounts at one URL")["ByAccount"]
     with Pages({"/": []}) as site:
-        await crawl(Accounts, {**place, "REQUEST_FINGERPRINTER_CLASS": by_account})
+        settings = {**place, "REQUEST_FINGERPRINTER_CLASS": by_account}
+        await crawl(Accounts, settings, url=site.url + "/")
         assert site.hits["/"] == 2
 
 
@@ -165,9 +166,8 @@ def test_a_nonce_makes_no_page_of_its_own(recipe):
         return fingerprinter.fingerprint(JsonRequest("https://a.test/graphql", data=data))
 
     assert asked(1, "x") == asked(1, "y") != asked(2, "x")
-    assert fingerprinter.fingerprint(Request("https://a.test/")) == fingerprint(
-        Request("https://a.test/")
-    )
+    request = Request("https://a.test/")
+    assert fingerprinter.fingerprint(request) == fingerprint(request)
 
 
 @at("kept job", "shared")
@@ -189,7 +189,7 @@ async def test_an_item_is_handed_on_from_page_to_page(place, recipe):
 def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatch, recipe):
     now, held = [1000.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    crawler = get_crawler()
+    crawler, request = get_crawler(), Request("http://a.test/")
     crawler.spider = SimpleNamespace(crawler=crawler)
 
     def hold(seconds):
@@ -198,16 +198,68 @@ def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatc
 
     crawler.signals.connect(hold, signal=hold_slot)
     back_off = recipe("Back off by rules of your own")["BackOff"].from_crawler(crawler)
-
-    def answer(status):
-        request = Request("http://a.test/")
-        return back_off.process_response(request, Response(request.url, status=status))
-
-    for _ in range(3):
-        assert isinstance(answer(403), Request)
-        now[0] += 1
-        answer(403)  # it was in flight
-        now[0] += 500
-    answer(200)
-    answer(403)
+    # The second answer of each pause was in flight when that began.
+    for status, seconds in [(403, 1), (403, 500)] * 3 + [(200, 0), (403, 0)]:
+        answer = Response(request.url, status=status)
+        retried = back_off.process_response(request.copy(), answer)
+        assert isinstance(retried, Request) is (status == 403)
+        now[0] += seconds
     assert held == [30, 60, 120, 30]
+
+
+# The spiders of the example
+
+LISTS = ("/", "/sport", "/art")
+ARTICLES = {page: [f"/article{page}/{number}" for number in range(8)] for page in LISTS}
+
+
+def news():
+    """Return a news site that shows each article of its front page after a login page only."""
+    walls = set(ARTICLES["/"])
+
+    def article(path, _cookie):
+        if path in walls:
+            walls.remove(path)
+            return ["/login"]
+        return [*LISTS]
+
+    pages = {page: lambda *_, page=page: [*LISTS, *ARTICLES[page]] for page in LISTS}
+    return pages | {path: article for paths in ARTICLES.values() for path in paths}
+
+
+async def test_lists_are_read_in_each_run_articles_once_and_login_pages_again(
+    tmp_path, monkeypatch
+):
+    begun = time.time()
+    with Pages(news()) as site:
+        for hours in (0, 2, 4):
+            monkeypatch.setattr(time, "time", lambda hours=hours: begun + 3600 * hours)
+            await crawl(NewsSpider, {"JOBDIR": str(tmp_path / "job")}, url=site.url)
+    for page, articles in ARTICLES.items():
+        assert {site.hits[article] for article in articles} == {1 + (page == "/")}
+    assert {site.hits[page] for page in LISTS} == {3}
+
+
+async def test_a_page_is_watched_in_one_rhythm_from_run_to_run(tmp_path):
+    times = []
+    with Pages({"/": lambda *_: times.append(time.monotonic()) or []}) as site:
+        for pages in (1, 2, 2):  # each run has one waiting at its end
+            settings = {"JOBDIR": str(tmp_path / "job"), "CLOSESPIDER_PAGECOUNT": pages}
+            await crawl(WatchSpider, settings | KEPT, url=site.url, every="1")
+    assert len(times) == 5
+    assert all(later - sooner >= 0.95 for sooner, later in pairwise(times))
+
+
+@pytest.mark.parametrize("spider", [SiteSpider, NewsSpider, WatchSpider])
+async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
+    await crawl(spider)
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert said == "No site to crawl: name one with -a url=https://example.com"
+
+
+def test_the_demo_of_workers_judges_by_what_the_site_received(capsys):
+    judge(9, set(), {3, 4}, in_flight={3, 4, 5})
+    assert capsys.readouterr().out.strip().startswith("PASSED: each of 9 pages was fetched, 2 of")
+    for missed, twice in (({7}, set()), (set(), {3, 8})):
+        with pytest.raises(DemoError, match=f"{len(missed)} of 9 pages missed, {8 in twice:d} f"):
+            judge(9, missed, twice, in_flight={3, 4, 5})

@@ -1,9 +1,12 @@
 """A strange value in a job or in Redis: commands name it and show the rest, or refuse it."""
 
+import gzip
+import json
 import pickle
 import sqlite3
 import struct
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -11,6 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
 from scrapy import Request
 from support.contract import fingerprints
+from support.crawling import KEPT, crawl_refused
+from support.filters import everything_in
 from support.jobs import NAME, SPIDER, kept_job, open_job, packed
 from support.queues import Crawler, exchange
 from testbed.localredis import keys
@@ -69,15 +74,17 @@ def kept(tmp_path_factory):
     return folder
 
 
-def put(folder, key, value):
-    """Write a note with its checksum, or delete it; return what was there."""
+@contextmanager
+def noted(folder, key, value):
+    """Let a job have a strange note, with its checksum."""
     with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as database:
-        before = dict(file.rows(database, "meta")).get(key, ...)
-        if value is ...:
+        before = [(name, held) for name, held in file.rows(database, "meta") if name == key]
+        file.put(database, "meta", [(key, value)])
+        try:
+            yield
+        finally:
             database.execute("DELETE FROM meta WHERE key = ?", (key,))
-        else:
-            file.put(database, "meta", [(key, value)])
-    return before
+            file.put(database, "meta", before)
 
 
 @quickly
@@ -88,24 +95,18 @@ def put(folder, key, value):
 @example(key="done", value="x", verb="info")
 @example(key="seen", value=b"x", verb="top --once")
 def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key, value, verb):
-    before = put(kept, key, value)
-    try:
+    with noted(kept, key, value):
         code, _, errors = bloom(asked(verb, kept))
-    finally:
-        put(kept, key, before)
     assert code != 2 or str(kept) in errors[0] or key in errors[0]
 
 
 @pytest.mark.parametrize("key", ["done", "seen", "identity", "holds 3", "runs"])
 def test_info_says_which_note_is_strange_and_shows_the_rest(bloom, kept, key):
-    before = put(kept, key, 1.5)
-    try:
+    with noted(kept, key, 1.5):
         code, lines, errors = bloom(f"info {kept}")
         assert bloom(f"queue {kept}")[0] == bloom(f"top {kept} --once --interval 0.1")[0] == 0
         with pytest.raises(StateError, match=f"found damage .{key}: 1.5, which must be "):
             open_job(kept, requests=True)
-    finally:
-        put(kept, key, before)
     assert (code, errors) == (0, [])
     assert any(line.startswith(f"unusable       {key}: found 1.5, expected ") for line in lines)
     assert any(line.split() == ["waiting", "3"] for line in lines)
@@ -134,11 +135,11 @@ def test_no_row_of_a_job_makes_a_command_fail_with_a_traceback(bloom, tmp_path, 
         file.put(database, table, [values])
         file.put(database, "counters", [(2, file.tally(database), 0, 0, 0)])
     told = {verb: bloom(asked(verb, tmp_path / "kept")) for verb in VERBS}
-    if table == "failed":
+    if table == "queues":
+        assert "found damage (queue 1: b'x' is no name)" in told["queue"][2][0]
+    else:
         assert told["queue"][0] == 0
         assert any("unreadable" in line for line in told["queue --failed"][1])
-    else:
-        assert "found damage (queue 1: b'x' is no name)" in told["queue"][2][0]
 
 
 def nested(depth):
@@ -180,6 +181,17 @@ def shared(server):
         yield f"{server.url}#{key}", client, {name: client.hgetall(name) for name in names}
 
 
+@contextmanager
+def held(shared, name, field, value):
+    """Let a field of a hash be strange."""
+    _, client, hashes = shared
+    client.hset(name, field, value)
+    try:
+        yield
+    finally:
+        client.hset(name, field, hashes[name][field])
+
+
 @pytest.mark.redis
 @quickly
 @given(
@@ -189,37 +201,27 @@ def shared(server):
 )
 @example(at=0, value=NESTED.encode(), verb="info")
 def test_no_field_in_redis_makes_a_command_fail_with_a_traceback(bloom, shared, at, value, verb):
-    target, client, hashes = shared
+    target, _, hashes = shared
     fields = [(name, field) for name, found in hashes.items() for field in found]
-    name, field = fields[at % len(fields)]
-    client.hset(name, field, value)
-    try:
+    with held(shared, *fields[at % len(fields)], value):
         code, _, errors = bloom(asked(verb, target))
-    finally:
-        client.hset(name, field, hashes[name][field])
     assert code != 2 or "Redis at" in errors[0]
 
 
 @pytest.mark.redis
 @pytest.mark.parametrize("name", ["failed", "bodies", "reasons"])
 def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, name):
-    target, client, hashes = shared
+    target, _, hashes = shared
     (key,) = (key for key in hashes if key.endswith(name))
     field = next(iter(hashes[key]))
-    client.hset(key, field, b"x")
-    try:
-        found = [bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed")]
+    with held(shared, key, field, b"x"):
+        info, *listed = (bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed"))
         why = bloom(f"why {target} {' '.join(URLS)}")
-    finally:
-        client.hset(key, field, hashes[key][field])
-    assert {code for code, _, _ in found} <= {0, 1}
-    assert why[0] in (0, 1)
+    assert {code for code, _, _ in (info, *listed, why)} <= {0, 1}
     if name == "reasons":
-        assert any(
-            line.startswith("unusable       reasons, 503: found b'x'") for line in found[0][1]
-        )
+        assert any(line.startswith("unusable       reasons, 503: found b'x'") for line in info[1])
     else:
-        said = "".join([*found[1][2], *found[2][2]])
+        said = "".join(text for _, _, errors in listed for text in errors)
         assert f"skipped request {field.hex()}: " in said
     assert len(why[1]) == 1 + len(URLS)
 
@@ -247,3 +249,41 @@ def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
         assert {code for code, _, _ in told} <= {0, 1}
         for each in (rf"{field}: found b'\xff'", "skew: found b'inf'"):
             assert any(f"unusable       {each}" in line for line in told[0][1])
+
+
+# A job and a key with requests that commit 734aeafd has left are refused and stay as they are
+
+LEFT = Path(__file__).parent / "formats"
+
+
+async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
+    job.mkdir()
+    path, left = job / "bloom.sqlite", gzip.decompress((LEFT / "bloom.sqlite.gz").read_bytes())
+    path.write_bytes(left)
+    for scheduler in (KEPT, {}):
+        said = await crawl_refused({**scheduler, "JOBDIR": str(job)}, caplog)
+        assert "found format 4, expected format 5. It was left as it is: use the version" in said
+        assert "scrapy-bloom that wrote it, commit 734aeafd." in said
+    code, _, [error] = bloom(f"info {job}")
+    assert (code, "commit 734aeafd" in error) == (2, True)
+    assert path.read_bytes() == left
+    assert [each.name for each in job.glob("*.sqlite-*")] == []
+
+
+async def test_a_key_of_the_last_format_is_refused(server, bloom, caplog):
+    client, key = server.client(), "shop"
+    for name, value in json.loads((LEFT / "key.json").read_text()).items():
+        if isinstance(value, dict):
+            client.hset(
+                name, mapping={field: text.encode("latin-1") for field, text in value.items()}
+            )
+        else:
+            client.zadd(name, {member.encode("latin-1"): score for member, score in value})
+    before = everything_in(server, key)
+    shared = {**KEPT, "BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
+    said = await crawl_refused(shared, caplog)
+    assert "found 'scrapy-bloom 6', expected 'scrapy-bloom 7'. Nothing was changed." in said
+    assert "scrapy-bloom that wrote it, commit 734aeafd, or another key" in said
+    code, _, [error] = bloom(f"info {server.url}#{key}")
+    assert (code, "commit 734aeafd" in error) == (2, True)
+    assert everything_in(server, key) == before

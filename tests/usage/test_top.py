@@ -11,28 +11,24 @@ import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
-from pathlib import Path
 from unicodedata import category
 
 import pytest
+from rich.console import Console
 from scrapy import Request
 from support.crawling import at, crawl, target_of
 from support.internals import stop_beating
 from support.jobs import kept_job, list_failed, open_job
-from support.processes import environment, run_line
+from support.processes import environment
 from support.queues import Crawler, let_die, shift_leases
 from support.waiting import until
-from testbed.localredis import LocalRedis, keys
+from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import file
+from scrapy_bloom.commands.screen import draw, view
 from scrapy_bloom.commands.top import Rates
 from scrapy_bloom.crawl.scrapy.downloads import Pace
-
-pytest.importorskip("rich")
-from rich.console import Console
-
-from scrapy_bloom.commands.screen import draw, view
 
 ACCOUNT = {
     "done": 30,
@@ -113,36 +109,32 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
 
 @pytest.mark.parametrize("width", [1, 20, 40, 60, 79])
 def test_a_view_fits_a_narrow_terminal(width):
-    looks = Rates()
-    for second in range(60):
-        shown = looks.add(facts(), at=float(second))
-    shown["target"] = "/a/long/path" * 9
+    looks, long = Rates(), "/a/long/path" * 9
+    *_, shown = (looks.add(facts(target=long), at=float(second)) for second in range(60))
     assert max(map(len, lines(shown, width))) <= width
     assert width < 40 or any("SILENT" in line for line in lines(shown, width))
 
 
-@pytest.mark.parametrize("height", [5, 20, 24, 40])
-def test_a_view_leaves_out_rows_that_have_no_room(height):
-    workers = [WORKER | {"name": f"host:{n}:x"} for n in range(50)]
-    slots = [SLOT | {"name": f"host{n}.example"} for n in range(50)]
-    shown = lines(facts(workers=workers, slots=slots, hosts=700), height=height)
-    hosts = sum(bool(re.match(r"host\d", line)) for line in shown)
-    rows = sum(bool(re.match(r"host:\d", line)) for line in shown)
-    assert len(shown) <= max(height, 18)
-    told = [int(line.split()[1]) for line in shown if line.startswith("and ")]
-    assert told == [50 - rows, 700 - hosts]
-
-
-def test_workers_in_trouble_come_first_and_no_line_is_wasted():
+@pytest.mark.parametrize(
+    ("height", "workers", "hosts"), [*((height, 50, 700) for height in (5, 20, 24, 40)), (24, 6, 2)]
+)
+def test_a_view_leaves_out_rows_that_have_no_room_and_workers_in_trouble_last(
+    height, workers, hosts
+):
     """With six workers, those that were dead or silent were "and 3 others"."""
-    workers = [WORKER | {"name": f"host:{n}:x"} for n in range(6)]
-    workers[4] |= {"silent": 15.0}
-    workers[5] |= {"dead": 1.7e9}
-    slots = [SLOT | {"name": f"host{n}.example"} for n in range(2)]
-    shown = lines(facts(workers=workers, slots=slots, hosts=2), height=24)
-    rows = [line.split()[0] for line in shown if line.startswith("host:")]
-    assert rows == ["host:4", "host:5", "host:0", "host:1", "host:2", "host:3"]
-    assert not any(line.startswith("and ") for line in shown)
+    rows = [WORKER | {"name": f"host:{n:02}:x"} for n in range(workers)]
+    rows[-2] |= {"silent": 15.0}
+    rows[-1] |= {"dead": 1.7e9}
+    slots = [SLOT | {"name": f"host{n}.example"} for n in range(min(hosts, 50))]
+    shown = lines(facts(workers=rows, slots=slots, hosts=hosts), height=height)
+    assert len(shown) <= max(height, 18)
+    names = [line.split()[0] for line in shown if line.startswith("host:")]
+    first = (workers - 2, workers - 1, *range(workers))
+    assert names == [f"host:{n:02}" for n in first[: len(names)]]
+    left_out = workers - len(names), hosts - sum(bool(re.match(r"host\d", each)) for each in shown)
+    assert any(left_out) is (workers == 50)
+    told = [int(line.split()[1]) for line in shown if line.startswith("and ")]
+    assert told == [*filter(None, left_out)]
 
 
 def test_names_are_shown_as_plain_text():
@@ -180,9 +172,8 @@ def test_rates_come_from_the_last_looks():
     assert shown["pages_per_second"] == 0
     assert shown["history"][-10:] == [2.0] + [0.0] * 9
     assert len(shown["history"]) < 59
-    assert "history" not in looks.add(
-        facts(account=ACCOUNT | {"done": 1}), at=60.0
-    )  # another crawl
+    another = facts(account=ACCOUNT | {"done": 1})
+    assert "history" not in looks.add(another, at=60.0)  # another crawl
 
 
 def test_a_worker_has_its_share_of_what_has_ended():
@@ -206,9 +197,16 @@ def told(bloom, target, verb="top --once --interval 0.1"):
     return json.loads("\n".join(printed))
 
 
-def test_a_look_at_a_job_does_not_read_what_waits(bloom, tmp_path, monkeypatch):
-    """A million requests take seconds to count."""
-    kept_job(tmp_path / "kept", urls=["http://a.test/"], waits=[("http://a.test/later", 600)])
+def test_a_job_is_watched_beside_its_crawl(bloom, job, monkeypatch):
+    """What is read of it is what `info` says, which reads all of it: that may take seconds."""
+    holds, waits = [("busy.test", 300)], [("http://a.test/later", 600)]
+    kept_job(job, urls=["http://a.test/"], holds=holds, waits=waits)
+    crawl = open_job(job, requests=True)
+    for number in range(20):
+        assert crawl.store.filter.add(b"%020d" % number) is False
+    for kind in ("503", "503", "ValueError in parse"):
+        list_failed(crawl.store, Request("http://a.test/"), kind, date=1.7e9)
+    crawl.store.commit()
     asked, connect = [], file.connect
 
     def traced(*arguments):
@@ -216,79 +214,61 @@ def test_a_look_at_a_job_does_not_read_what_waits(bloom, tmp_path, monkeypatch):
         database.set_trace_callback(asked.append)
         return database
 
-    monkeypatch.setattr(file, "connect", traced)
-    shown = told(bloom, tmp_path / "kept")
-    assert (shown["account"]["waiting"], shown["later"]) == (2, 1)
-    assert [line for line in asked if "FROM requests" in line and "WHERE" not in line] == []
-    assert any("FROM requests" in line for line in asked)
-
-
-def test_a_job_is_watched_beside_its_crawl(bloom, tmp_path):
-    """What is read of it is what `info` says, which reads all of it."""
-    holds, waits = [("busy.test", 300)], [("http://a.test/later", 600)]
-    kept_job(tmp_path / "kept", urls=["http://a.test/"], holds=holds, waits=waits)
-    crawl = open_job(tmp_path / "kept", requests=True)
-    for number in range(20):
-        assert crawl.store.filter.add(b"%020d" % number) is False
-    for kind in ("503", "503", "ValueError in parse"):
-        list_failed(crawl.store, Request("http://a.test/"), kind, date=1.7e9)
-    crawl.store.commit()
-    shown = told(bloom, tmp_path / "kept")
-    whole = told(bloom, tmp_path / "kept", "info")
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "connect", traced)
+        shown = told(bloom, job)
+    rows_read = [line for line in asked if "FROM requests" in line]
+    assert rows_read
+    assert all("WHERE" in line for line in rows_read)
+    whole = told(bloom, job, "info")
     assert shown["last_run"] == f"running as process {os.getpid()}"
     assert (shown["pages_per_second"], shown["history"]) == (0, [0])
+    assert (shown["account"]["waiting"], shown["later"]) == (2, 1)
     for name in ("items", "account", "later", "spider", "written"):
         assert shown[name] == whole[name], name
-    code, printed, errors = bloom(f"top {tmp_path / 'kept'} --interval 0.1")  # is no terminal
+    code, printed, errors = bloom(f"top {job} --interval 0.1")  # is no terminal
     assert (code, errors) == (0, [])
     assert "failed       3 (2 \u00d7 503, 1 \u00d7 ValueError in parse)" in printed
     assert printed[-1].startswith("left alone   busy.test until ")
     assert "\x1b" not in "".join(printed)
     crawl.close()
-    assert told(bloom, tmp_path / "kept")["last_run"] == "stopped cleanly"
+    assert told(bloom, job)["last_run"] == "stopped cleanly"
 
 
-def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server):
-    key = next(keys)
-    with Crawler(server.url, key, default=Pace(2.0, 0.0)) as worker:
-        worker.offer(*range(3), slot="a.test")
-        worker.offer(*range(3, 8), slot="b.test")
-        worker.say()
-        worker.queue.next_call.holds[b"b.test"] = time.monotonic() + 300
-        worker.queue.next_call.paces[b"b.test"] = Pace(5.0, 0.0)
-        assert worker.take(1)
-        shown = told(bloom, f"{server.url}#{key}")
-        whole = told(bloom, f"{server.url}#{key}", "info")
-        name = worker.queue.worker.name
-    for fact in ("items", "account", "later", "hosts", "spider"):
-        assert shown[fact] == whole[fact], fact
-    (row,) = shown["workers"]
-    assert (row["name"], row["in_flight"], row["dead"], row["pages_per_second"]) == (name, 1, 0, 0)
-    assert 0 < row["lease"] <= 30
-    slots = {slot["name"]: slot for slot in shown["slots"]}
-    assert (slots["a.test"]["waiting"], slots["a.test"]["delay"]) == (2, 2)
-    assert (slots["b.test"]["waiting"], slots["b.test"]["delay"]) == (5, 5)
-    assert slots["b.test"]["until"] > 1e9 > slots["a.test"]["until"] == 0
-    assert slots["b.test"]["wait"] > slots["a.test"]["wait"]
-
-
-def test_a_look_tells_who_is_silent_and_who_is_dead(bloom, server):
-    key = next(keys)
+def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server, key):
+    """A look tells who is silent, and who is dead."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(Crawler(server.url, key)) for _ in range(3)]
+        workers = [
+            stack.enter_context(Crawler(server.url, key, default=Pace(2.0, 0.0))) for _ in range(3)
+        ]
         well, silent, dead = (worker.queue for worker in workers)
-        workers[0].offer(*range(3))
+        for numbers, slot in ((range(3), "a"), (range(3, 8), "b"), ([8], "c"), ([9], "d")):
+            workers[0].offer(*numbers, slot=f"{slot}.test")
+        workers[0].say()
+        well.next_call.holds[b"b.test"] = time.monotonic() + 300
+        well.next_call.paces[b"b.test"] = Pace(5.0, 0.0)
         assert all(worker.take(1) for worker in workers)
         stop_beating(silent.link)
         let_die(server, key, dead)
         shift_leases(server, key, -19, silent.worker.name)
         well.worker.beat()
-        rows = {row["name"]: row for row in told(bloom, f"{server.url}#{key}")["workers"]}
-        well, silent, dead = (rows[queue.worker.name] for queue in (well, silent, dead))
+        shown = told(bloom, f"{server.url}#{key}")
+        whole = told(bloom, f"{server.url}#{key}", "info")
+    for fact in ("items", "account", "later", "hosts", "spider"):
+        assert shown[fact] == whole[fact], fact
+    rows = {row["name"]: row for row in shown["workers"]}
+    well, silent, dead = (rows[queue.worker.name] for queue in (well, silent, dead))
     assert [row["in_flight"] for row in (well, silent, dead)] == [1, 1, 0]
+    assert [row["pages_per_second"] for row in rows.values()] == [0, 0, 0]
+    assert 0 < well["lease"] <= 30
     assert silent["silent"] > well["silent"] + 18
     assert well["dead"] == silent["dead"] == 0
     assert dead["dead"] > 1e9
+    slots = {slot["name"]: slot for slot in shown["slots"]}
+    assert (slots["a.test"]["waiting"], slots["a.test"]["delay"]) == (2, 2)
+    assert (slots["b.test"]["waiting"], slots["b.test"]["delay"]) == (5, 5)
+    assert slots["b.test"]["until"] > 1e9 > slots["a.test"]["until"] == 0
+    assert slots["b.test"]["wait"] > slots["a.test"]["wait"]
 
 
 @at("kept job", "shared")
@@ -298,10 +278,8 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
         runs = [await crawl(settings=place, url=site.url, filtered=False) for _ in range(2)]
     seen = [run.stats.get_value("bloom/seen") for run in runs]
     shown = told(bloom, target)
-    account, finished = (
-        shown["account"],
-        time.strftime("%Y-%m-%d", time.localtime(shown["written"])),
-    )
+    account = shown["account"]
+    finished = time.strftime("%Y-%m-%d", time.localtime(shown["written"]))
     assert account["seen"] == sum(seen) > seen[0] > 100
     pages = account["done"] + account["unparsed"]
     share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
@@ -385,14 +363,3 @@ def test_it_keeps_looking_while_the_server_is_away_and_leaves_the_last_view():
         assert "\x1b[2J" not in last
         assert last.count("pages known") == 1
         assert "Traceback" not in output()
-
-
-def test_without_rich_it_says_what_to_install(tmp_path):
-    kept_job(tmp_path / "kept")
-    line = f"execute(['scrapy', 'bloom', 'top', {str(tmp_path / 'kept')!r}])"
-    program = f"from scrapy.cmdline import execute; {line}"
-    done = run_line(f"import sys; sys.modules['rich'] = None; {program}")
-    assert (done.returncode, done.stdout) == (2, "")
-    said, _, advice = done.stderr.rstrip().rpartition(": ")
-    assert said == "scrapy bloom top: 'scrapy bloom top' needs the package rich"
-    assert f"`{advice}`" in (Path(__file__).parents[2] / "README.md").read_text()

@@ -3,14 +3,14 @@
 import json
 import marshal
 import pickle
-import re
 import time
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 
 import pytest
 from scrapy import Request
-from support.crawling import Follower, StartsNothing, at, crawl, target_of
+from support.crawling import Follower, Leaves, StartsNothing, at, crawl, target_of
 from support.jobs import (
     SharedCrawl,
     kept_job,
@@ -23,14 +23,12 @@ from support.jobs import (
 )
 from support.sites import Pages
 
-from scrapy_bloom.commands import pages, places, why
+from scrapy_bloom.commands import info, pages, places, queue, why
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.pages import read
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
 from scrapy_bloom.crawl.outcomes import MOST_RUNS, Reason
-from scrapy_bloom.crawl.scrapy.crawler import close_spider
-from scrapy_bloom.local.later import LATER, waiting_body
 from scrapy_bloom.local.starts import Start
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.wire import Call
@@ -49,7 +47,13 @@ GIVEN_UP = "given up after 3 runs, put back by: scrapy bloom queue --retry"
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(places, "moment", lambda date: f"@{round((date - time.time()) / 100)}00")
+    for module in info, places, queue:
+        monkeypatch.setattr(module, "moment", when)
+
+
+def when(date):
+    """Return how many seconds that is from now, without the few that a test takes."""
+    return f"@{300 * ceil((date - time.time()) / 300)}"
 
 
 def request(path, **fields):
@@ -72,85 +76,59 @@ def told(bloom, target, *paths):
 
 
 def test_a_job_says_where_each_page_is(bloom):
-    folder = kept_job(
-        Path("kept"), urls=[f"{SITE}/{n}" for n in range(3)], holds=[("busy.test", 300)]
-    )
+    urls = *(f"{SITE}/{n}" for n in range(3)), "http://busy.test/"
+    waits = [(f"{SITE}/{9 + number}", 900 * number) for number in range(3)]  # one is due
+    folder = kept_job(Path("kept"), urls=urls, waits=waits, holds=[("busy.test", 300)])
     job = open_job(folder, requests=True)
     store = job.store
-    store.push(store.queue("0", None), stored(Request("http://busy.test/")))
-    store.push(store.queue(LATER, None), waiting_body(time.time() + 900, 0, stored(request("9"))))
-    for path, kind, message, tries in (
-        ("out", "503", "", 1),
-        ("bug", "ValueError in parse", "no price", MOST_RUNS),
-    ):
-        list_failed(store, request(path), kind, message, tries)
+    bug = "ValueError in parse", "no price", MOST_RUNS
+    for path, reason in ("out", ["503"]), ("bug", bug):
+        list_failed(store, request(path), *reason)
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
     store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(done=True)
     job.close()
-    paths = "1", "9", "out", "bug", "done", "start", "never"
+    paths = "1", "9", "10", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [
-        "waiting",
-        "waiting, not before @900",
-        f"failed @000: 503; {AGAIN}",
-        f"unparsed @000: ValueError in parse: no price; {GIVEN_UP}",
-        "done",
-        "done",
-        "unknown",
+        *("waiting", "waiting", "waiting, not before @900"),
+        f"failed @0: 503; {AGAIN}",
+        f"unparsed @0: ValueError in parse: no price; {GIVEN_UP}",
+        *("done", "done", "unknown"),
     ]
     _, lines, _ = bloom("why kept http://busy.test/")
     assert lines[1].endswith("waiting")
+    shown = {line[:14].strip(): line[14:].strip() for line in bloom("info kept")[1]}
+    assert (shown["waiting"], shown["in flight"]) == ("7", "0")
+    assert shown["not before"].startswith("2 requests, the next @900")
+    assert shown["left alone"].startswith("busy.test until @300")
+    _, lines, _ = bloom("queue kept")
+    assert lines[0] == "7 requests to be fetched, 0 of them in flight"
+    assert lines[1].startswith("2 of them delayed; the next is due at @900")
+    shown = [line.split() for line in lines[-7:]]
+    assert {words[-1] for words in shown[:5]} == {*urls, waits[0][0]}
+    assert [(words[-2], words[-1]) for words in shown[5:]] == [
+        *(("@900", waits[1][0]), ("@1800", waits[2][0]))
+    ]
 
 
 def test_redis_says_where_each_page_is(bloom, redis):
     redis.offer(*map(request, ("flying", "out", "done")))
-    flying, out, done = redis.take(3)
+    _flying, out, _done = redis.take(3)
     redis.fail(out, Reason("503"))
     redis.offer(*map(request, "abc"), request("login", dont_filter=True))
     redis.offer(request("later"), due=time.monotonic() + 900)
     name, *_ = redis.worker.name.rpartition(":")
-    paths = "flying", "out", "a", "c", "login", "later", "never"
-    flew, *others = told(bloom, redis.target, *paths)
+    flew, *others = told(bloom, redis.target, "flying", "out", "a", "c", "login", "later", "never")
     assert flew.startswith(f"in flight at worker {name}")
     assert others == [
-        f"failed @000 at worker {name}: 503; {AGAIN}",
-        "waiting",
-        "waiting",
-        "waiting",
+        f"failed @0 at worker {name}: 503; {AGAIN}",
+        *["waiting"] * 3,
         "waiting, not before @900",
         "unknown",
     ]
-    assert [each.id for each in (flying, done)]
     redis.worker.call(Call(holds={b"books.test": time.monotonic() + 300}))
     (held,) = told(bloom, redis.target, "b")
     assert held == "waiting"
-
-
-def test_the_rights_that_the_docs_name_are_enough(bloom, redis, server):
-    page = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
-    rights = page.read_text().partition("Inspecting needs")[2].partition("The verb `info`")[0]
-    commands = [f"+{name}" for name in re.findall("`([a-z_|]+)`", rights)]
-    redis.offer(*map(request, "abc"))
-    redis.take(1)
-    redis.offer(request("later"), due=time.monotonic() + 900)
-    server.client().execute_command(
-        *(
-            "ACL",
-            "SETUSER",
-            "reader",
-            "reset",
-            "on",
-            ">pass",
-            f"~{redis.worker.place.split()[-1]}*",
-        ),
-        *commands,
-    )
-    target = redis.target.replace("redis://", "redis://reader:pass@")
-    code, lines, _ = bloom(f"why {target} {SITE}/a {SITE}/b {SITE}/later {SITE}/never")
-    assert (code, len(lines)) == (1, 5)
-    pytest.importorskip("rich")
-    watched = json.loads("\n".join(bloom(f"top --once --interval 0.1 {target} --json")[1]))
-    assert watched["account"]["in_flight"] == 1
 
 
 def test_a_page_is_found_by_what_redirects_and_retries_have_made_of_it(bloom, redis):
@@ -173,18 +151,15 @@ def test_many_pages_are_read_from_a_file_and_each_is_one_object_with_json(bloom,
     kept_job(Path("kept"), urls=[f"{SITE}/{number}" for number in range(8)])
     urls = "\n".join(f"HTTP://books.test:80/{number}" for number in range(8)).encode()
     code, lines, _ = bloom("why kept - --json", stdin=urls)
-    found = [json.loads(line) for line in lines]
-    assert code == 0
-    assert found[7] == {
+    assert (code, len(lines)) == (0, 8)
+    assert json.loads(lines[7]) == {
         "text": "HTTP://books.test:80/7",
         "fingerprint": mark_of(request("7")).hex(),
         "canonical": f"{SITE}/7",
         "is": "waiting",
     }
     code, lines, _ = bloom("why kept -", stdin=urls + b"\nhttp://never.test/")
-    assert code == 1
-    assert lines[0].split("  ")[0] == "page"
-    assert len(lines) == 1 + 9
+    assert (code, len(lines), lines[0].split("  ")[0]) == (1, 1 + 9, "page")
     assert lines[1].split("  ")[1].strip() == f"{SITE}/0"  # what it stands as
 
 
@@ -206,8 +181,7 @@ def test_what_is_in_redis_is_neither_unpickled_nor_unmarshalled(bloom, redis, mo
 def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):
     """It kept SQLite's log from being written back, so that grew for as long as stdin was open."""
     stored_job(Path("job"), [])
-    views, seen_at_lines = [], []
-    reading = LocalTarget.reading
+    views, views_at_lines, reading = [], [], LocalTarget.reading
 
     @contextmanager
     def counted(target):
@@ -218,29 +192,24 @@ def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):
 
     def lines(given, fingerprinter):
         for page in read(given, fingerprinter):
-            seen_at_lines.append(len(views))
+            views_at_lines.append(len(views))
             yield page
 
     monkeypatch.setattr(LocalTarget, "reading", counted)
     monkeypatch.setattr(pages, "read", lines)
     bloom("why job -", stdin=b"http://a/1\nhttp://a/2\n")
-    assert seen_at_lines == [0, 0]
+    assert views_at_lines == [0, 0]
 
 
 # The order of the queue
 
 
-class Lists(Follower):
-    """Starts with a list of pages, each of which has two links; stops after two of them."""
+class Lists(Leaves, Follower):
+    """Starts with a list of pages, each of which has two links; stops after the first."""
 
     async def start(self):
         for number in range(9):
             yield Request(f"{self.url}/{number}")
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if len(self.parsed) == 2:
-            close_spider(self.crawler, "enough")
 
 
 class Resumes(StartsNothing, Follower):
