@@ -24,7 +24,6 @@ from scrapy_bloom.signals import before_commit
 
 pytestmark = pytest.mark.server
 
-OURS = {"SCHEDULER": "scrapy_bloom.Scheduler"}
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
 FULL = "The crawl waits and tries again"
 
@@ -134,16 +133,31 @@ async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_
 # No memory
 
 
+def cannot(*_):
+    raise MemoryError
+
+
+async def crawl_twice(place, site, patches, spider=Follower):
+    """Crawl with these patches, and then without them; return the crawler of the first run."""
+    with pytest.MonkeyPatch.context() as patched:
+        for patch in patches:
+            patched.setattr(*patch)
+        crawler = await crawl(spider, place, url=site.url)
+    await crawl(spider, place, url=site.url)
+    assert site.missed == set()
+    return crawler
+
+
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("kind", "name", "said"),
     [
-        *((Queues, "push"), (Report, "inc scheduler/enqueued")),
-        *((Queues, "pop"), (Report, "inc scheduler/dequeued")),
+        *((Queues, "push", 0), (Queues, "pop", 0)),
+        *((Report, "inc scheduler/enqueued", 1), (Report, "inc scheduler/dequeued", 0)),
     ],
 )
 async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
-    job, monkeypatch, caplog, kind, name, after
+    job, caplog, kind, name, said, after
 ):
     """A method raises twice, before its work or after it: what cannot be checked is tried again.
 
@@ -162,15 +176,11 @@ async def test_what_cannot_be_enqueued_or_taken_is_fetched_by_the_next_run(
         return result
 
     with LocalSite(pages=60, links=6) as site:
-        with monkeypatch.context() as patched:
-            patched.setattr(kind, name, call)
-            await crawl(settings=kept(job), url=site.url)
+        await crawl_twice(kept(job), site, [(kind, name, call)])
         assert next(calls) > 30
-        await crawl(settings=kept(job), url=site.url)
-        assert site.missed == set()
         assert len(site.repeated) <= 16 + 2  # what was in flight, at most
-    said = caplog.text.count("could not be enqueued, so the page that led to it has failed")
-    assert said == (argument == "scheduler/enqueued")  # Scrapy logs what cannot be taken
+    told = caplog.text.count("could not be enqueued, so the page that led to it has failed")
+    assert told == said  # Scrapy logs what cannot be taken
 
 
 class OneLambda(Follower):
@@ -184,25 +194,15 @@ class OneLambda(Follower):
 
 
 @at("kept job", "shared")
-async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(
-    place, monkeypatch
-):
+async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(place):
     """Not even in memory: of a chain of pages all that follow would be lost. Each crawl ends."""
-
-    def keep(*_):
-        raise MemoryError
-
     with LocalSite(pages=20, links=1) as site:
-        with monkeypatch.context() as patched:
-            patched.setattr(Memory, "keep", keep)
-            await crawl(OneLambda, place, url=site.url)
-        assert len(site.missed) == 10
-        await crawl(OneLambda, place, url=site.url)
-        assert site.missed == set()
+        first = await crawl_twice(place, site, [(Memory, "keep", cannot)], OneLambda)
+        assert len(first.spider.parsed) == 10
         assert [*site.repeated.values()] == [2]
 
 
-async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, monkeypatch, caplog):
+async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, caplog):
     calls, original = count(), Report.inc
 
     def inc(self, name):
@@ -210,18 +210,11 @@ async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, mo
             raise MemoryError
         original(self, name)
 
-    def forget_many(*_):
-        raise MemoryError
-
     with LocalSite(pages=60, links=6) as site:
-        with monkeypatch.context() as patched:
-            patched.setattr(Report, "inc", inc)
-            patched.setattr(LocalFilter, "forget_many", forget_many)
-            crawler = await crawl(settings=kept(job), url=site.url)
-        assert crawler.stats.get_value("finish_reason") == "bloom_bad_state"
-        assert "neither could its page be forgotten, so nothing more is written" in caplog.text
-        await crawl(settings=kept(job), url=site.url)
-        assert site.missed == set()
+        patches = (Report, "inc", inc), (LocalFilter, "forget_many", cannot)
+        first = await crawl_twice(kept(job), site, patches)
+    assert first.stats.get_value("finish_reason") == "bloom_bad_state"
+    assert "neither could its page be forgotten, so nothing more is written" in caplog.text
 
 
 class Forgetful(Follower):
@@ -232,17 +225,12 @@ class Forgetful(Follower):
         return super().parse(response)
 
 
-async def test_pages_are_done_although_forgetting_fails(job, monkeypatch):
-    def forget_many(*_):
-        raise OSError("the list is damaged")
-
+async def test_pages_are_done_although_forgetting_fails(job):
     with LocalSite(pages=10, links=2) as site:
-        with monkeypatch.context() as patched:
-            patched.setattr(LocalFilter, "forget_many", forget_many)
-            crawler = await crawl(Forgetful, kept(job), url=site.url)
-        await crawl(settings=kept(job), url=site.url)
-    assert (site.missed, site.repeated) == (set(), {})
-    assert crawler.stats.get_value("bloom/not_forgotten") == 10
+        patches = [(LocalFilter, "forget_many", cannot)]
+        first = await crawl_twice(kept(job), site, patches, Forgetful)
+    assert first.stats.get_value("bloom/not_forgotten") == 10
+    assert site.repeated == {}
 
 
 class FailsInMemory(Follower):
@@ -258,22 +246,21 @@ class FailsInMemory(Follower):
             raise ValueError(self.fails.pop())
 
 
-@pytest.mark.parametrize("apart", [0, memory.APART])
+@pytest.mark.parametrize(("apart", "fetched"), [(0, [2, 2]), (memory.APART, [1, 2])])
 async def test_what_has_failed_in_memory_is_eligible_again_in_an_hour_and_done_for_good(
-    job, monkeypatch, apart
+    job, monkeypatch, apart, fetched
 ):
     """Until then what links there fails, too, and the next run fetches both."""
     monkeypatch.setattr(backend, "INTERVAL", 0.001)
     monkeypatch.setattr(memory, "APART", apart)
     monkeypatch.setattr(FailsInMemory, "fails", [None])
-    pages = {"/": ["/held", "/1"], "/held": []}
-    pages |= {f"/{number}": ["/held", f"/{number + 1}"] for number in range(1, 40)} | {"/40": []}
-    with Pages(pages) as site:
+    pages = {f"/{number}": ["/held", f"/{number + 1}"] for number in range(1, 40)}
+    with Pages({"/": ["/held", "/1"], "/held": [], **pages, "/40": []}) as site:
         hits = []
         for _ in range(2):
             await crawl(FailsInMemory, kept(job), url=site.url + "/")
             hits.append(site.hits["/held"])
-    assert hits == [2 if apart == 0 else 1, 2]
+    assert hits == fetched
 
 
 # What commits are written for
@@ -292,9 +279,8 @@ class Looking(Follower):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("setting", "mode"), [("process", (1, 0)), ("machine", (2, 1))])
-async def test_a_commit_is_written_for_what_it_is_to_survive(tmp_path, monkeypatch, setting, mode):
+async def test_a_commit_is_written_for_what_it_is_to_survive(job, monkeypatch, setting, mode):
     monkeypatch.setattr(backend, "INTERVAL", 0)  # else a quick crawl ends before the first one
     with LocalSite(pages=5, links=2) as site:
-        settings = {**OURS, "JOBDIR": str(tmp_path / "job"), "BLOOM_COMMIT_SYNC": setting}
-        crawler = await crawl(Looking, settings, url=site.url)
+        crawler = await crawl(Looking, kept(job, BLOOM_COMMIT_SYNC=setting), url=site.url)
     assert crawler.spider.mode == mode

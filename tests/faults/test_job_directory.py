@@ -5,21 +5,26 @@ import fcntl
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from queuelib.queue import LifoDiskQueue
 from scrapy import Request
+from scrapy.exceptions import CloseSpider
+from scrapy.utils.test import get_crawler
 from support.crawling import messages
-from support.jobs import NAME, kept_job, open_job, stored
+from support.filters import contents
+from support.jobs import NAME, SPIDER, kept_job, lifo, open_job, stored, stored_job
 from support.waiting import until
 from testbed.localsite import LocalSite
 
-from scrapy_bloom import LocalFilter
+from scrapy_bloom import BloomDupeFilter, LocalFilter
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.local.job import set_aside_if_unclean
 
 MARKS = [bytes([n]) * 20 for n in range(10)]
-URLS = [f"http://example.com/{n}" for n in range(3)]
 
 
 def write(job, mark):
@@ -33,39 +38,28 @@ def write(job, mark):
 # A link in place of the file
 
 
-@pytest.fixture
-def linked(tmp_path):
-    """A job whose file is on a larger disk, and a link to it in its place."""
-    folder = kept_job(tmp_path / "job", known=MARKS[:1], urls=URLS)
-    (tmp_path / "larger").mkdir()
-    shutil.move(folder / NAME, tmp_path / "larger" / NAME)
-    (folder / NAME).symlink_to(tmp_path / "larger" / NAME)
-    return folder
-
-
-def test_a_job_with_a_link_to_its_file_resumes_after_a_kill(linked, tmp_path):
-    run = open_job(linked, requests=True)
-    write(run, MARKS[1])
-    killed = tmp_path / "killed"
-    shutil.copytree(tmp_path / "larger", killed, ignore=shutil.ignore_patterns("*-shm"))
-    run.abandon()
-    (linked / NAME).unlink()
-    (linked / NAME).symlink_to(os.path.relpath(killed / NAME, linked))
-    assert LocalTarget(linked, Project({})).info()["account"]["waiting"] == 4
-    assert LocalFilter.load(linked / NAME).contains_many(MARKS[:3]) == [True, True, False]
-    run = open_job(linked, requests=True)
-    assert (run.killed, run.restored, len(run.store)) == (True, 2, 4)
-    assert run.close()
-    assert (linked / NAME).is_symlink()
-    assert {path.name for path in killed.iterdir()} == {NAME, "bloom.lock"}
-
-
-def test_a_job_is_locked_whether_it_is_opened_by_its_link_or_not(linked, tmp_path):
-    run = open_job(linked, requests=True)
-    for folder in (linked, tmp_path / "larger"):
+def test_a_job_with_a_link_to_its_file_is_locked_by_both_names_and_resumes(job, tmp_path):
+    larger, killed = tmp_path / "larger", tmp_path / "killed"
+    larger.mkdir()
+    kept_job(job, known=MARKS[:1], urls=[f"http://example.com/{n}" for n in range(3)])
+    shutil.move(job / NAME, larger / NAME)
+    (job / NAME).symlink_to(larger / NAME)
+    run = open_job(job, requests=True)
+    for folder in (job, larger):
         with pytest.raises(JobInUseError):
             open_job(folder, requests=True)
+    write(run, MARKS[1])
+    shutil.copytree(larger, killed, ignore=shutil.ignore_patterns("*-shm"))
     run.abandon()
+    (job / NAME).unlink()
+    (job / NAME).symlink_to(os.path.relpath(killed / NAME, job))
+    assert LocalTarget(job, Project({})).info()["account"]["waiting"] == 4
+    assert LocalFilter.load(job / NAME).contains_many(MARKS[:3]) == [True, True, False]
+    run = open_job(job, requests=True)
+    assert (run.killed, run.restored, len(run.store)) == (True, 2, 4)
+    assert run.close()
+    assert (job / NAME).is_symlink()
+    assert {path.name for path in killed.iterdir()} == {NAME, "bloom.lock"}
 
 
 # Another process
@@ -155,3 +149,168 @@ def test_a_crawl_that_can_store_nothing_more_says_so_and_ends(project, harm, rea
     assert "requests waiting, " not in run.log
     assert "Traceback" not in run.log
     assert run.stat("bloom/not_stored") == 1
+
+
+# Under Scrapy's scheduler: what is moved away after a kill, and what is never touched
+
+KNOWN = [bytes([n]) * 20 for n in range(50)]
+
+
+def assert_restored(folder, count):
+    run = open_job(folder)
+    assert run.restored == count
+    run.abandon()
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A job of ours that has stopped cleanly with requests that wait."""
+    folder = tmp_path / "job"
+    lifo(folder / "requests.queue" / "0")
+    (folder / "requests.queue" / "active.json").write_text("[0]")
+    (folder / "spider.state").write_bytes(b"state")
+    (folder / "requests.seen").write_bytes(b"seen")
+    stored_job(folder, KNOWN)
+    return folder
+
+
+def dupefilter_of(beside):
+    """Return the filter of a crawl whose spider is still to be opened."""
+    crawler = get_crawler(settings_dict={"JOBDIR": str(beside)})
+    crawler.spidercls.name = SPIDER
+    return BloomDupeFilter.from_crawler(crawler)
+
+
+# Kills, and queues that are not as they were
+
+
+def kill(folder):
+    open_job(folder).abandon()
+
+
+def take_the_queue_away(folder):
+    shutil.rmtree(folder / "requests.queue")
+
+
+def use_the_queue_without_us(folder):
+    queue = LifoDiskQueue(folder / "requests.queue" / "0")
+    queue.pop()
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (kill, "the last run (process "),
+        (take_the_queue_away, "requests.queue is not as the last run with this filter left it"),
+        (use_the_queue_without_us, "requests.queue is not as the last run"),
+    ],
+)
+def test_a_job_whose_requests_may_be_lost_is_put_aside_as_a_whole(beside, harm, words, caplog):
+    harm(beside)
+    before, aside = contents(beside), beside / "unclean" / "1"
+    assert set_aside_if_unclean(beside, SPIDER)
+    assert contents(aside) == before
+    assert {path.name for path in beside.iterdir()} == {"unclean", "bloom.lock"}
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    said = "the crawl starts over: no page is lost", f"{aside}", "scrapy_bloom.Scheduler"
+    assert all(text in record.message for text in (words, *said))
+    assert not set_aside_if_unclean(beside, SPIDER)
+    assert_restored(beside, 0)
+
+
+@pytest.mark.parametrize("moved", [1, 3])
+def test_a_move_that_was_interrupted_is_completed_by_the_next_run(beside, monkeypatch, moved):
+    kill(beside)
+    before, rename, left = contents(beside), Path.rename, [*range(moved)]
+
+    def interrupted(path, to):
+        left.pop()
+        return rename(path, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(StateError):
+            set_aside_if_unclean(beside, SPIDER)
+    assert set_aside_if_unclean(beside, SPIDER)
+    assert contents(beside / "unclean" / "1") | contents(beside / "unclean" / "2") == before
+    assert_restored(beside, 0)
+
+
+# What is not touched
+
+
+def copy_without_times(folder):
+    shutil.copytree(folder, folder.parent / "copy", copy_function=shutil.copyfile)
+    shutil.rmtree(folder)
+    (folder.parent / "copy").rename(folder)
+
+
+def leave_what_is_scrapys(folder):
+    for name in ("bloom.sqlite", "bloom.lock"):
+        (folder / name).unlink()
+    (folder / "requests.queue" / "active.json").unlink()  # a kill in the first run
+
+
+@pytest.mark.parametrize(
+    ("harm", "spider", "known"),
+    [
+        *((lambda _: None, SPIDER, len(KNOWN)), (copy_without_times, SPIDER, len(KNOWN))),
+        *((leave_what_is_scrapys, SPIDER, 0), (kill, "another", None)),
+    ],
+)
+def test_what_stopped_cleanly_or_is_not_ours_is_not_touched(beside, harm, spider, known):
+    harm(beside)
+    before = contents(beside)
+    assert not set_aside_if_unclean(beside, spider)
+    assert contents(beside) == before
+    assert known != 0 or not (beside / "bloom.lock").exists()
+    if known is not None:
+        assert_restored(beside, known)
+
+
+def damage(folder):
+    (folder / "bloom.sqlite").write_bytes(b"damaged")
+
+
+def have_no_room_for_it(folder):
+    (folder / "unclean").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [(damage, "expected a file of scrapy-bloom"), (have_no_room_for_it, "unclean")],
+)
+def test_what_is_damaged_or_cannot_be_moved_away_refuses_the_crawl(beside, harm, said):
+    kill(beside)
+    harm(beside)
+    before = contents(beside)
+    with pytest.raises(StateError, match=said):
+        set_aside_if_unclean(beside, SPIDER)
+    dupefilter = dupefilter_of(beside)
+    with pytest.raises(CloseSpider):
+        dupefilter.open()
+    assert contents(beside) == before
+
+
+def test_a_job_that_runs_is_not_touched_and_a_crawl_that_came_then_does_not_start(beside):
+    """Scrapy has opened the queue by then, and does not know what the other one did to it."""
+    run = open_job(beside)
+    before = contents(beside)
+    with pytest.raises(JobInUseError):
+        set_aside_if_unclean(beside, SPIDER)
+    dupefilter = dupefilter_of(beside)
+    assert contents(beside) == before
+    assert run.close()
+    before = contents(beside)
+    with pytest.raises(CloseSpider):
+        dupefilter.open()
+    assert contents(beside) == before
+
+
+def test_a_job_directory_that_cannot_be_used_is_refused(tmp_path):
+    (tmp_path / "job").write_bytes(b"a file")
+    with pytest.raises(StateError, match=f"{tmp_path / 'job'}"):
+        open_job(tmp_path / "job")
+    assert (tmp_path / "job").read_bytes() == b"a file"

@@ -111,10 +111,6 @@ class World:
         return self.failing > 0
 
 
-class Killed(BaseException):
-    """A process ends here."""
-
-
 class Worker:
     """A process that crawls: all of it but the engine."""
 
@@ -200,25 +196,6 @@ def test_links_are_lost_if_answers_outlive_their_turn(server, monkeypatch):
 
     monkeypatch.setattr(RedisFilter, "asked", remembered)
     assert any(World(server, seed, SETS["flushes"]).run() for seed in range(8))
-
-
-def test_a_kill_while_links_are_enqueued_costs_one_of_them(server, monkeypatch):
-    world = World(server, 0, {})
-    killed, other = world.workers[1:]
-    pushed = []
-
-    def push(request):
-        if len(pushed) == 3:
-            raise Killed
-        pushed.append(request)
-        killed.push(request)
-
-    monkeypatch.setattr(killed.scheduler.queue, "push", push)
-    with pytest.raises(Killed):
-        killed.crawl(range(20))
-    other.crawl(range(20))
-    assert server.client().llen("worker:requests") == 19
-    world.close()
 
 
 def test_what_waits_is_enqueued_before_the_scheduler_closes_and_duplicates_are_reported(server):

@@ -8,6 +8,8 @@ import os
 import random
 import shutil
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from support import vfs
@@ -42,21 +44,21 @@ class Recorded:
             if name in {"written", "synced"} and path == str(self.path)
         ]
 
-    def left_after(self, steps):
-        """Yield the disk after each of these steps, and a folder that is as it was then."""
+    def left_after(self, steps, *, power=False):
+        """Put into the folder what is there after each of these steps, and nothing else.
+
+        :param power: whether the power fails, and not only the process.
+        """
         disk = Disk()
         for number, step in enumerate(self.steps):
             disk.do(*step)
             if number in steps:
-                yield number, disk
-
-    def put(self, contents):
-        """Have these files in the folder, and no others."""
-        shutil.rmtree(self.path.parent)
-        self.path.parent.mkdir()
-        for path, content in contents.items():
-            with open(path, "wb") as one:  # noqa: PTH123 - a name, as SQLite has it
-                one.write(content)
+                shutil.rmtree(self.path.parent)
+                self.path.parent.mkdir()
+                left = disk.after_a_power_failure(number) if power else disk.after_a_kill()
+                for path, content in left.items():
+                    Path(path).write_bytes(content)
+                yield
 
 
 @pytest.fixture(scope="module")
@@ -79,22 +81,24 @@ def opened(path):
     return Store(path, LocalFilter(300, 1e-9))
 
 
+def check_file(path):
+    store = opened(path)
+    check(store)
+    store.abandon()
+
+
 def test_no_power_failure_loses_a_page_or_has_a_file_refused(recorded):
     """Whatever of what was not synced is on the disk."""
-    dice, most = random.Random("power"), len(recorded.steps)
+    dice = random.Random("power")
     checkpoints = dice.sample(recorded.checkpointing(), share_of(160))
-    others = dice.sample(range(most), share_of(160))
-    for number, disk in recorded.left_after({*checkpoints, *others}):
-        recorded.put(disk.after_a_power_failure(number))
-        store = opened(recorded.path)
-        check(store)
-        store.abandon()
+    others = dice.sample(range(len(recorded.steps)), share_of(160))
+    for _ in recorded.left_after({*checkpoints, *others}, power=True):
+        check_file(recorded.path)
 
 
 def by_another_program(path):
-    database = sqlite3.connect(path)
-    database.execute("SELECT * FROM counters").fetchone()
-    database.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("SELECT * FROM counters").fetchone()
 
 
 def by_a_start_that_is_refused(path):
@@ -114,24 +118,12 @@ def by_scrapy_bloom_forget(path):
 def test_a_kill_in_a_checkpoint_is_mended_by_whoever_closes_the_file_next(recorded, closed):
     """It completes the checkpoint and removes the log."""
     steps = random.Random("kill").sample(recorded.checkpointing(), share_of(60))
-    for _, disk in recorded.left_after({*steps}):
-        recorded.put(disk.after_a_kill())
+    for _ in recorded.left_after(steps):
         closed(recorded.path)
-        store = opened(recorded.path)
-        check(store)
-        store.abandon()
+        check_file(recorded.path)
 
 
 # A log that is lost in the middle of a checkpoint
-
-
-def without(database):
-    """Return the tally, which nothing is compared with."""
-    return file.tally(database)
-
-
-def compare_nothing(log, database, *, alone):
-    """Take any log."""
 
 
 @pytest.fixture
@@ -147,9 +139,7 @@ def interrupted(tmp_path):
         recorder = Recorder(patch)
         store = Store(path)
         queue = store.queue("0", None)
-        first, second = (store.push(queue, bytes(500)) for _ in range(2))
-        for _ in range(9):
-            store.push(queue, bytes(500))
+        first, second, *_ = (store.push(queue, bytes(500)) for _ in range(11))
         store.close()
         store = Store(path)
         store.delete(first)
@@ -172,17 +162,16 @@ def interrupted(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "guard"),
     [
-        (lambda log, _: log.unlink(), (file, "check_tally", without)),
-        (lambda log, _: log.write_bytes(bytes(32)), (file, "check_tally", without)),
-        (os.truncate, (Log, "check", compare_nothing)),
+        (lambda log, _: log.unlink(), (file, "check_tally", file.tally)),
+        (lambda log, _: log.write_bytes(bytes(32)), (file, "check_tally", file.tally)),
+        (os.truncate, (Log, "check", lambda *_, **__: None)),
     ],
     ids=["deleted", "a header of zeros", "its last commit cut off"],
 )
 def test_a_log_lost_in_a_checkpoint_is_refused_or_harmless(interrupted, monkeypatch, harm, guard):
     """And it is not without the guard."""
     recorded, steps, one_commit = interrupted
-    lost = lost_pages(recorded, steps, lambda log: harm(log, one_commit))
-    assert lost == 0
+    assert lost_pages(recorded, steps, lambda log: harm(log, one_commit)) == 0
     monkeypatch.setattr(*guard)
     assert lost_pages(recorded, steps, lambda log: harm(log, one_commit)) > 0
 
@@ -190,8 +179,7 @@ def test_a_log_lost_in_a_checkpoint_is_refused_or_harmless(interrupted, monkeypa
 def lost_pages(recorded, steps, harm):
     """Return how many pages are marked, and neither done nor stored nor let through."""
     lost = 0
-    for _, disk in recorded.left_after({*steps}):
-        recorded.put(disk.after_a_kill())
+    for _ in recorded.left_after(steps):
         harm(log_of(recorded.path))
         try:
             store = Store(recorded.path)

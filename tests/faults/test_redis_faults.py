@@ -11,15 +11,19 @@ from itertools import cycle
 
 import pytest
 from support.contract import fingerprints
+from support.crawling import KEPT, Follower, crawl
 from support.proxy import MORE_FAULTS, Answering, Proxy
-from support.queues import Crawler, left, name_of, plan_of
+from support.queues import Crawler, left, mark_of, name_of, plan_of
+from support.sites import Pages
 from support.waiting import PATIENCE, until
 from testbed.localredis import LocalRedis, keys
 
 from scrapy_bloom.errors import BackendError
-from scrapy_bloom.redis import link
+from scrapy_bloom.redis import link, upkeep
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
+from scrapy_bloom.redis.member import Entry
+from scrapy_bloom.redis.wire import LARGEST
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
@@ -29,19 +33,14 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 
 @pytest.fixture
 def opened():
-    filters = []
+    with ExitStack() as filters:
 
-    def opened(url, key, *, on_error="auto", known=0, timeout=2.0, window=None):
-        plan = plan_of(capacity=10, error_rate=1e-9, window=window)
-        one = RedisFilter(
-            *(Server(url), key, plan), on_error=on_error, timeout=timeout, known=known
-        )
-        filters.append(one)
-        return one
+        def opened(url, key, **options):
+            plan = plan_of(capacity=10, error_rate=1e-9)
+            one = RedisFilter(Server(url), key, plan, **{"known": 0, "timeout": 2.0, **options})
+            return filters.enter_context(one)
 
-    yield opened
-    for one in filters:
-        one.close()
+        yield opened
 
 
 def add_with(faults, opened, server, proxy, known):
@@ -76,16 +75,12 @@ def add_with(faults, opened, server, proxy, known):
 
 @pytest.mark.parametrize(("fault", "known"), [*zip(MORE_FAULTS, cycle((0, 1000)))])
 def test_one_fault_in_any_call_changes_no_verdict(server, opened, fault, known):
+    """A call that is given up costs a second fetch at most."""
     with Proxy(server.port, counted=name_of("mark")) as proxy:
         for call in (2, 5) if "stall" in fault else (2, 3, 5):
             faulty, granted = add_with({call: fault}, opened, server, proxy, known)
             assert set(granted.values()) == {1}
             assert faulty.link.outages == 0
-
-
-@pytest.mark.parametrize("fault", MORE_FAULTS)
-def test_a_call_that_is_given_up_costs_a_second_fetch_at_most(server, opened, fault):
-    with Proxy(server.port, counted=name_of("mark")) as proxy:
         add_with({3: fault, 4: fault}, opened, server, proxy, 1000)
 
 
@@ -118,8 +113,7 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
         while proxy.requests < 3 * FAULT_SERIES + 4:
             for worker in (faulty, sound):
                 some = range(offered, offered + dice.randrange(1, 20))
-                if worker is sound:
-                    offered = some.stop
+                offered = some.stop if worker is sound else offered
                 reached = max(reached, some.stop)
                 worker.offer(*(number % pages for number in some))
                 granted += worker.say()
@@ -138,27 +132,23 @@ def test_a_long_series_of_faults_in_a_crawl_of_two(server, key):
         assert left(server, key) == (0, 0, 0)
 
 
-def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, key):
+def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, opened, key):
     """All workers ask for the same fingerprints in step, before and after one forgets them all."""
     known, in_step, granted = fingerprints(400), threading.Barrier(4, timeout=PATIENCE), Counter()
-    plan = plan_of(capacity=100, error_rate=1e-9)
 
     def add_all(seen):
+        new = []
         for start in range(0, 400, 20):
             part = known[start : start + 20]
             in_step.wait()
-            verdicts = seen.add_many(part)
-            yield from (
-                page for page, was_there in zip(part, verdicts, strict=True) if not was_there
-            )
+            verdicts = zip(part, seen.add_many(part), strict=True)
+            new += [page for page, was_there in verdicts if not was_there]
+        return new
 
-    def work(_):
-        with (
-            ExitStack() as stack,
-            RedisFilter(Server(server.url), key, plan, timeout=10.0) as seen,
-        ):
+    def work(seen):
+        with ExitStack() as stack:
             stack.callback(in_step.abort)  # if it fails, the others do not wait for it
-            new = [*add_all(seen)]
+            new = add_all(seen)
             if in_step.wait() == 0:
                 assert all(seen.forget_many(known))
             in_step.wait()
@@ -170,7 +160,7 @@ def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, key):
         return new
 
     with ThreadPoolExecutor(4) as workers:
-        for new in workers.map(work, range(4)):
+        for new in workers.map(work, [opened(server.url, key, timeout=10.0) for _ in range(4)]):
             granted.update(new)
     assert granted == dict.fromkeys(known, 2)
 
@@ -191,23 +181,11 @@ def test_a_fault_takes_nothing_out_twice(server, opened, key, fault):
         assert faulty.add(one) is True
 
 
-def test_nothing_can_be_forgotten_in_an_outage(server, opened, key):
-    one = fingerprints(1)[0]
-    with Proxy(server.port) as proxy:
-        seen = opened(proxy.url, key)
-        with proxy.down():
-            assert seen.add(one) is False
-            with pytest.raises(BackendError):
-                seen.forget(one)
-        until(lambda: seen.usable)
-        seen.forget(one)  # what was let through may have been marked since
-        assert seen.add(one) is False
-
-
-# Outages
+# Outages and losses: the worker continues with what the server has
 
 
 def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplog):
+    """And nothing can be forgotten meanwhile."""
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
     with LocalRedis(persist=True) as server:
         seen = opened(server.url, key, known=100_000)  # none takes the place of another
@@ -216,26 +194,27 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
         assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
         assert seen.numbers()["unknown"] == 50
         assert caplog.text.count("Retrying.") == 1
+        with pytest.raises(BackendError):
+            seen.forget(during[0])
         server.start()
         until(lambda: seen.usable)
         assert seen.add_many([*before, *after]) == [True] * 50 + [False] * 50
         assert opened(server.url, key).contains_many([*before, *after]) == [True] * 100
         assert (seen.link.outages, seen.numbers()["losses"]) == (1, 0)
+        seen.forget(during[0])  # it may have been marked since
+        assert seen.add(during[0]) is False
 
 
-# Losses: the worker continues with what the server has
-
-
-@pytest.mark.parametrize("keys", ["*", "{}"], ids=["all", "header"])
+@pytest.mark.parametrize("lost", ["*", ""], ids=["all", "header"])
 def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
-    own_server, opened, key, keys, caplog
+    own_server, opened, key, lost, caplog
 ):
     one, two = (opened(own_server.url, key, known=1000) for _ in range(2))
     ones, twos = fingerprints(100, "one"), fingerprints(100, "two")
     one.add_many(ones)
     two.add_many(twos)
     client = own_server.client()
-    client.delete(*client.keys(keys.format(key)))
+    client.delete(*client.keys(key + lost))
     assert one.add(b"next") is False
     assert two.add(b"another") is False
     assert one.numbers()["losses"] == two.numbers()["losses"] == 1
@@ -244,44 +223,31 @@ def test_a_loss_is_noticed_at_once_and_nothing_is_known_any_more(
     assert two.add_many([*ones, *twos]) == [True] * 100 + [False] * 100
 
 
-def test_a_lost_list_of_forgotten_pages_hides_none_of_them(own_server, opened, key):
-    seen = opened(own_server.url, key)
-    known = fingerprints(10)
+@pytest.mark.parametrize(
+    ("name", "value"), [("*.again", None), ("", "foreign"), ("*.0.*", "foreign")]
+)
+def test_no_page_is_hidden_by_what_is_lost_or_foreign(own_server, opened, key, name, value):
+    """A foreign value in place of the header is an outage, and is left."""
+    seen, known = opened(own_server.url, key), fingerprints(10)
     seen.add_many(known)
     seen.forget_many(known[:5])
-    (name,) = own_server.client().keys(f"{beginning(key)}*.again")
-    own_server.client().delete(name)
+    client = own_server.client()
+    found, *_ = client.keys(f"{beginning(key)}{name}" if name else key)
+    client.delete(found)
+    if value:
+        client.rpush(found, value)
     assert seen.add_many(known[:5]) == [False] * 5
-    assert seen.numbers()["losses"] == 1
-
-
-def test_a_foreign_value_in_place_of_the_header_is_an_outage_and_is_left(server, opened, key):
-    seen = opened(server.url, key)
-    seen.add(b"x")
-    server.client().delete(key)
-    server.client().set(key, "foreign")
-    assert seen.add_many([b"x", b"y"]) == [False, False]
-    assert server.client().get(key) == b"foreign"
-    server.client().delete(key)
-    until(lambda: seen.usable)
-    assert seen.add(b"z") is False
-    until(lambda: not seen.add(os.urandom(9)) and seen.add(b"z"))
+    if not name:
+        assert client.lrange(found, 0, -1) == [b"foreign"]
+        client.delete(found)
+    until(lambda: seen.usable and not seen.add(os.urandom(9)) and seen.add(b"y"))
+    if value is None:
+        assert seen.numbers()["losses"] == 1
+    elif name:
+        assert client.lrange(found, 0, -1) in ([b"foreign"], [])
 
 
 # Failover
-
-
-def test_foreign_bits_end_a_call_half_way_and_hide_nothing(server, opened, key):
-    seen = opened(server.url, key)
-    seen.add(b"x")
-    client = server.client()
-    (name,) = client.keys(f"{beginning(key)}*.0.*")
-    client.delete(name)
-    client.rpush(name, "foreign")
-    assert seen.add(b"x") is False
-    until(lambda: seen.usable and seen.add(b"y") is True)
-    assert seen.add(b"x") is False
-    assert client.lrange(name, 0, -1) in ([b"foreign"], [])
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -372,3 +338,78 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
             assert told.value.temporary is passes
         admin.execute_command("ACL", "SETUSER", "worker", ">old")
         worker.queue.worker.beat()
+
+
+# How long a check may hold up a crawl, and what comes over a slow link
+
+
+def test_a_server_that_falls_silent_blocks_one_check(server, opened, key, monkeypatch):
+    with Proxy(server.port) as proxy:
+        seen = opened(proxy.url, key, known=1000)
+        assert seen.add_many(fingerprints(20)) == [False] * 20
+        proxy.faults = dict.fromkeys(range(proxy.requests + 1, 10_000), "stall")
+        run, waited = seen.link.run, []
+
+        def counted(*arguments, **options):
+            if seen.usable or options.get("probe"):
+                waited.append(threading.current_thread())
+            return run(*arguments, **options)
+
+        monkeypatch.setattr(seen.link, "run", counted)
+        assert seen.add_many(fingerprints(20, "b")) == [False] * 20
+        assert seen.link.outages == 1
+        assert all(item in seen for item in fingerprints(20))
+        assert [seen.add(item) for item in fingerprints(50, "c")] == [False] * 50
+        assert waited.count(threading.current_thread()) == 1
+
+
+@pytest.mark.long
+def test_a_large_request_comes_over_a_slow_link_and_the_lease_is_kept(server, key, monkeypatch):
+    """Others took the worker for dead, or it took itself for dead, by when the call was sent."""
+    monkeypatch.setattr(upkeep, "LEASE", 8.0)
+    with (
+        Proxy(server.port) as link,
+        Crawler(link.url, key, timeout=2.0, calls=upkeep.CALL) as worker,  # as long as in a crawl
+    ):
+        with Crawler(server.url, key):  # it looks for the dead with each heartbeat
+            link.rate = 200_000
+            worker.queue.offer(Entry("f", mark_of(0), bytes(4_000_000), source=0))
+            assert worker.exchange().verdicts[0][1] is False
+            assert worker.queue.has_lease
+            assert worker.queue.surprises == worker.queue.link.outages == 0
+        link.rate = 4_000_000
+        worker.say(1)
+        assert len(worker.have) == 1
+
+
+def test_a_failed_request_and_a_new_one_that_are_large_do_not_share_a_call(server, key):
+    """Each may take the time of a call."""
+    with Crawler(server.url, key) as worker:
+        for number in range(3):
+            worker.queue.offer(Entry("f", mark_of(number), bytes(LARGEST), source=number))
+            if number == 1:
+                worker.exchange()
+                worker.exchange()
+                worker.exchange(1)
+                worker.fail(*worker.have)
+        assert not worker.exchange().verdicts
+        assert len(worker.exchange().verdicts) == 1
+
+
+async def test_no_crawl_stands_still_over_a_slow_link(server, key, caplog):
+    """What could never be sent waits in memory, and is said."""
+
+    class Heavy(Follower):
+        def request(self, response, href):
+            size = LARGEST + 1 if href == "/heavy" else 2_000
+            return response.follow(href, meta={"heavy": "x" * size})
+
+    leaves = {f"/{number}": [] for number in range(300)} | {"/heavy": []}
+    with Proxy(server.port) as link, Pages({"/": [*leaves], **leaves}) as site:
+        link.rate = 400_000
+        own = KEPT | {"BLOOM_REDIS_URL": link.url, "BLOOM_REDIS_KEY": key}
+        own["CLOSESPIDER_TIMEOUT"] = 100  # if it stands still
+        crawler = await crawl(Heavy, own, url=site.url + "/")
+        assert len({*crawler.spider.parsed}) == 302
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert caplog.text.count("and the most are 8,000,000. It waits in memory") == 1
