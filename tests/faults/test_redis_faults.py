@@ -279,14 +279,12 @@ def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to
         new.client().replicaof(old.HOST, old.port)
         until(lambda: new.client().info("replication")["master_link_status"] == "up")
         with Crawler(proxy.url, key) as worker:
-            worker.offer(*range(10))
-            worker.say()
+            worker.add(*range(10))
             assert old.client().wait(1, 5000) == 1
             new.client().replicaof("NO", "ONE")
             old.client().replicaof(new.HOST, new.port)
             proxy.upstream = new.port
-            worker.offer(*range(10, 20))
-            assert worker.say() == [*range(10, 20)]
+            assert worker.add(*range(10, 20)) == [*range(10, 20)]
             assert sorted(map(int, worker.drain())) == [*range(20)]
 
 
@@ -320,7 +318,7 @@ def test_once_a_worker_has_worked_only_some_errors_end_it(server, key, reply, pa
         assert told.value.temporary is passes
         proxy.upstream = upstream
         proxy.cut()
-        worker.queue.worker.beat()
+        worker.beat()
         worker.exchange()
 
 
@@ -334,10 +332,10 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
         for seconds, passes in ((600, True), (0, False)):
             monkeypatch.setattr(link, "_PASSWORDS", seconds)
             with pytest.raises(BackendError, match="user and password") as told:
-                worker.queue.worker.beat()
+                worker.beat()
             assert told.value.temporary is passes
         admin.execute_command("ACL", "SETUSER", "worker", ">old")
-        worker.queue.worker.beat()
+        worker.beat()
 
 
 # How long a check may hold up a crawl, and what comes over a slow link

@@ -65,8 +65,7 @@ def test_closing_ends_the_connections_to_all_nodes(cluster, key):
 def test_a_node_is_killed_and_another_one_takes_its_place():
     """What the replica has been told is neither lost nor done twice."""
     with LocalCluster(replica=True) as cluster, Crawler(cluster.url, key_on_third()) as worker:
-        worker.offer(*range(300))
-        worker.say()
+        worker.add(*range(300))
         done = worker.take(60)
         worker.done()
         worker.say()
@@ -74,8 +73,7 @@ def test_a_node_is_killed_and_another_one_takes_its_place():
         reached = third.info("replication")["master_repl_offset"]
         until(lambda: replica.info("replication")["slave_repl_offset"] >= reached)
         cluster.nodes[2].kill()
-        worker.offer(*range(300, 400))
-        assert worker.say() == [*range(300, 400)]
+        assert worker.add(*range(300, 400)) == [*range(300, 400)]
         assert replica.info("replication")["role"] == "master"
         done += worker.drain()
         assert sorted(map(int, done)) == [*range(400)]
@@ -83,8 +81,7 @@ def test_a_node_is_killed_and_another_one_takes_its_place():
 
 def test_a_script_that_is_gone_is_loaded_while_another_node_is_down():
     with LocalCluster() as cluster, Crawler(cluster.url, key_on_third(), timeout=2.0) as worker:
-        worker.offer(*range(10))
-        worker.say()
+        worker.add(*range(10))
         cluster.nodes[1].kill()
         cluster.nodes[2].client().script_flush()
         worker.offer(*range(10, 20))
@@ -120,15 +117,14 @@ def test_while_its_slot_moves_a_crawl_waits():
     """The client's error was one that ends a crawl: all workers ended, with the exit code 0."""
     key = key_on_third()
     with LocalCluster() as cluster, Crawler(cluster.url, key, timeout=2.0) as worker:
-        worker.offer(*range(100))
-        worker.say()
+        worker.add(*range(100))
         done = worker.take(10)
         worker.done()
         move = Move(cluster, key)
         for name in sorted(move.names(), key=key.encode().__eq__):  # the header comes last
             move.move(name)
             with pytest.raises(BackendError) as told:
-                worker.queue.worker.beat()
+                worker.beat()
             assert told.value.temporary
         move.end()
         done += worker.drain()
@@ -182,8 +178,7 @@ def url_of(hosts, more=""):
 def test_server_and_sentinels_have_passwords_of_their_own(primary, sentinel, key, more):
     """Only the server had one, and what the query says was ignored."""
     with Crawler(url_of(sentinel, more), key) as worker:
-        worker.offer("a")
-        assert worker.say() == ["a"]
+        assert worker.add("a") == ["a"]
         assert primary.client(password="secret", db=3).exists(key)
 
 
@@ -208,8 +203,7 @@ def test_sentinels_that_hang_leave_time_for_the_one_that_does_not(sentinel, key)
         hosts = [*(f"127.0.0.1:{each.getsockname()[1]}" for each in silent), sentinel]
         url = url_of(",".join(hosts), "?sentinel_password=sent")
         with Crawler(url, key, timeout=4.0) as worker:
-            worker.offer("a")
-            assert worker.say() == ["a"]
+            assert worker.add("a") == ["a"]
 
 
 def test_a_port_that_speaks_no_tls_is_named(primary, key):
@@ -256,8 +250,7 @@ def use(url, key, **options):
         assert seen.delete()
         assert seen.link.outages == other.link.outages == 0
     with Crawler(url, f"{key}:q", **options) as one, Crawler(url, f"{key}:q", **options) as two:
-        one.offer(*range(20))
-        one.say()
+        one.add(*range(20))
         while len(two.have) < 4:
             two.take(6)
         back, unreadable, done, failed, *_ = two.have.values()
@@ -266,7 +259,7 @@ def use(url, key, **options):
         two.queue.end(done, Ending())
         two.fail(failed.body.decode())
         two.say()
-        one.queue.worker.beat()
+        one.beat()
     with Crawler(url, f"{key}:q", **options) as one:
         assert len(one.drain()) == 19
 

@@ -243,8 +243,7 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server, key):
         ]
         well, silent, dead = (worker.queue for worker in workers)
         for numbers, slot in ((range(3), "a"), (range(3, 8), "b"), ([8], "c"), ([9], "d")):
-            workers[0].offer(*numbers, slot=f"{slot}.test")
-        workers[0].say()
+            workers[0].add(*numbers, slot=f"{slot}.test")
         well.next_call.holds[b"b.test"] = time.monotonic() + 300
         well.next_call.paces[b"b.test"] = Pace(5.0, 0.0)
         assert all(worker.take(1) for worker in workers)
@@ -346,8 +345,7 @@ def test_ctrl_c_ends_it_wherever_it_comes():
 def test_it_keeps_looking_while_the_server_is_away_and_leaves_the_last_view():
     with LocalRedis(persist=True) as own:
         with Crawler(own.url, "crawl") as worker:
-            worker.offer(1, 2)
-            worker.say()
+            worker.add(1, 2)
         with terminal(f"{own.url}#crawl", width=200) as (process, output):
             until(lambda: "pages/s" in output())
             own.kill()
