@@ -1,4 +1,4 @@
-"""The filter in memory: the contract, growth, the window, and its file."""
+"""The filter in memory: the contract, growth, the window, its file, and ages of pages."""
 
 import copy
 import pickle
@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from scrapy.utils.request import fingerprint
 from support.contract import FilterContract, fingerprints, share_of
+from support.jobs import Session, page
 from support.windows import WINDOW, Clock, WindowMachine
 
 from scrapy_bloom import file
@@ -258,3 +260,36 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(StateError, match=r"folder.*This path must be readable and writable"):
         LocalFilter().save(path)
     assert file.log_size(path) == 0
+
+
+# Ages of pages, in the filter of a crawl
+
+
+def due(name, age, **meta):
+    return page(name, meta={"bloom_max_age": age, **meta})
+
+
+@pytest.mark.parametrize("age", [-1, "30 days", 1e30, "soon", [], {}, b"1h", True, float("nan")])
+def test_a_page_whose_age_cannot_be_read_is_filtered_and_that_is_said_once(caplog, age):
+    with Session() as crawl:
+        assert crawl.seen(due("a", age), due("a", age), page("a")) == [False, True, True]
+    assert not crawl.crawler.stats.get_value("bloom/errors")
+    [record] = [r for r in caplog.records if r.levelname == "ERROR"]
+    said = record.getMessage()
+    assert "<GET https://example.com/a> has no maximum age: meta['bloom_max_age'] = " in said
+    assert f"{age!r:.20}" in said
+    assert "must be a time from 0 to 100 years: seconds, or '45s', '90m'" in said
+    assert not record.exc_info
+
+
+@pytest.mark.parametrize("target", ["list", "list/1"])
+def test_a_redirect_of_a_page_that_is_due_is_let_through_once(clock, target):
+    is_own = target == "list"  # of its own chain, which is never dropped
+    with Session() as crawl:
+        for _ in range(3):
+            redirected = due(target, "1h", bloom_chain=[fingerprint(page("list")).hex()])
+            asked = due("list", "1h"), redirected, redirected
+            assert crawl.seen(*asked) == [False, False, not is_own]
+            clock[0] += 3600 - 1
+            assert crawl.seen(due("list", "1h")) == [True]
+            clock[0] += 1

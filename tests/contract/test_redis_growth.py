@@ -61,20 +61,15 @@ def bits(client, key):
 def named(client, key):
     """Return the keys with bits that the header knows of, those of live slices apart."""
     header = {name.decode(): value for name, value in client.hgetall(key).items()}
-    live, others = set(), set()
-
-    def add(some, start, keys):
-        some.update(f"{start}{number}" for number in range(int(keys)))
-
-    for row in read_slices(header.get("slices", b"")):
-        add(live, f"{header['epoch'].decode()}.{row.number}.", row.keys)
-    if coming := header.get("coming"):
-        _, _, _, _, number = coming.decode().split(":")
-        add(others, f"{header['epoch'].decode()}.{number}.", header["coming_keys"])
-    for row in header.get("going", b"").decode().split():
-        start, _, keys = row.rpartition(".")
-        add(others, f"{start}.", keys)
-    return live, others
+    epoch, coming = (header.get(name, b"").decode() for name in ("epoch", "coming"))
+    live = [(f"{epoch}.{row.number}", row.keys) for row in read_slices(header.get("slices", b""))]
+    others = [row.rsplit(".", 1) for row in header.get("going", b"").decode().split()]
+    if coming:
+        others.append((f"{epoch}.{coming.split(':')[4]}", header["coming_keys"]))
+    return [
+        {f"{start}.{number}" for start, keys in some for number in range(int(keys))}
+        for some in (live, others)
+    ]
 
 
 @pytest.fixture(autouse=True)

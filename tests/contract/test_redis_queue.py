@@ -68,7 +68,9 @@ def test_a_worker_that_was_taken_for_dead_learns_that_and_knows_nothing(crawl):
     assert two.queue.prepare(0) is None
 
 
-def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server, key, crawl):
+def test_a_worker_that_is_cut_off_has_an_exchange_to_make_and_knows_that_its_lease_may_be_over(
+    server, key, crawl, monkeypatch
+):
     """Closing the crawl made it over and over, without end and without a pause."""
     other = crawl.join()
     with Proxy(server.port, counted=name_of("open")) as proxy, Crawler(proxy.url, key) as worker:
@@ -84,19 +86,13 @@ def test_while_redis_is_out_after_a_surprise_there_is_an_exchange_to_make(server
         worker.say()
         assert worker.queue.surprises == 1
         assert not worker.queue.has_work
-
-
-def test_a_worker_that_is_cut_off_knows_that_its_lease_may_be_over(server, key, monkeypatch):
-    with Proxy(server.port) as proxy, Crawler(proxy.url, key) as one:
-        one.add(1)
-        assert one.queue.has_lease
-        with proxy.down():
-            stop_beating(one.queue.link)
-            monkeypatch.setattr(upkeep, "LEASE", 0.01)
-            until(lambda: not one.queue.has_lease)
-        monkeypatch.undo()
-        one.say()
-        assert one.queue.has_lease
+        assert worker.queue.has_lease
+        with proxy.down(), monkeypatch.context() as patched:
+            stop_beating(worker.queue.link)
+            patched.setattr(upkeep, "LEASE", 0.01)
+            until(lambda: not worker.queue.has_lease)
+        worker.exchange()
+        assert worker.queue.has_lease
 
 
 def test_what_dead_workers_had_comes_back_in_portions(server, key, crawl):

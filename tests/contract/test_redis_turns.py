@@ -1,8 +1,7 @@
-"""Turns: all workers keep one pace for each download slot, and no loss makes a slot stand still."""
+"""When requests are sent: all workers keep one pace for each slot, and none stands still."""
 
 import time
 from itertools import pairwise
-from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +14,14 @@ from support.waiting import until
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
 from scrapy_bloom.redis.member import Entry, Taken
-from scrapy_bloom.redis.worker import MOST_DEATHS
+from scrapy_bloom.redis.worker import MOST_DEATHS, delete
+from scrapy_bloom.values import LONGEST
 
 SECOND = Pace(1.0, 0.0)
+NOW = 1_700_000_000.0
+HOUR = 3600.0
+NEAR = 0.2
+"""Waits are counted in this process's clock, and the server's stands still meanwhile."""
 
 
 @pytest.fixture
@@ -25,12 +29,23 @@ def far(crawl, monkeypatch):
     """A crawl whose workers take requests a minute ahead, while all clocks stand still."""
     monkeypatch.setattr(workers, "AHEAD", 60.0)
     monkeypatch.setattr("scrapy_bloom.redis.member.time", SimpleNamespace(monotonic=lambda: 1000.0))
-    with clock_of_redis(crawl.client, 1_700_000_000.0):
+    with clock_of_redis(crawl.client, NOW):
         yield crawl
+
+
+@pytest.fixture
+def set_clock(server):
+    with clock_of_redis(server.client(), NOW) as set_clock:
+        yield set_clock
 
 
 def about(seconds):
     return pytest.approx(seconds, abs=1e-5)
+
+
+def hold(worker, slot, seconds):
+    worker.queue.next_call.holds[slot] = time.monotonic() + seconds
+    worker.exchange()
 
 
 def names(taken):
@@ -46,14 +61,19 @@ def gaps(taken):
 
 
 def test_a_slot_is_served_by_time_and_its_requests_by_priority(far):
-    """Also if it had none for a while."""
+    """Also if it had none for a while. So they are listed."""
     worker = far.join(SECOND)
     worker.offer("a1", "a2", slot="a")
     worker.offer("b1", slot="b")
-    worker.offer("a0", slot="a", priority=5)
+    worker.add("a0", slot="a", priority=5)
+    reader = worker.queue.reader
+    assert reader.schedule(1)["hosts"] == 2
+    listed = names(reader.upcoming(9))
+    assert sorted(listed[:2]) == ["a0", "b1"]
+    assert listed[2:] == ["a1", "a2"]
+    assert names(reader.upcoming(2)) == listed[:2]
     taken = worker.exchange(10).taken
-    assert sorted(names(taken[:2])) == ["a0", "b1"]
-    assert names(taken[2:]) == ["a1", "a2"]
+    assert names(taken) == listed
     worker.offer("a3", slot="a")
     taken += worker.exchange(10).taken
     assert gaps(taken[2:]) == [about(1.0)] * 2
@@ -191,23 +211,6 @@ def test_the_next_turn_is_told(crawl):
     assert 500 < worker.exchange(1).next_turn <= 1000
 
 
-def test_upcoming_requests_are_listed_in_the_order_in_which_they_go(far):
-    worker = far.join(Pace(10.0, 0.0))
-    worker.offer("a1", "a2", "a3", slot="a")
-    worker.offer("b1", "b2", slot="b")
-    worker.queue.next_call.paces[b"b"] = Pace(15.0, 0.0)
-    worker.say()
-    reader = worker.queue.reader
-    first = names(reader.upcoming(2))
-    assert sorted(first) == ["a1", "b1"]
-    assert reader.schedule(1)["hosts"] == 2
-    assert sorted(worker.take(2)) == sorted(first)
-    listed = names(reader.upcoming(3))
-    assert listed == ["a2", "b2", "a3"]
-    taken = sorted(worker.exchange(3).taken, key=attrgetter("start"))
-    assert names(taken) == listed
-
-
 # Slots that end, are lost or stand still
 
 
@@ -262,3 +265,145 @@ def test_heads_sort_by_slot_and_priority(slot, body, priority):
     assert taken.priority == max(-(2**53), min(2**53, priority))
     higher, _ = Entry("f", b"mark", body, priority + 1, slot=slot).queued
     assert higher <= head
+
+
+# Requests that wait for a time
+
+
+def test_each_call_moves_a_portion_and_says_that_there_are_more(set_clock, worker):
+    """Each waits from when it was enqueued, although it could not be said for 50 s."""
+    worker.offer(*range(120), wait=60)
+    for entry in worker.queue._buffer:  # noqa: SLF001 - no test waits for so long
+        entry.due -= 50
+    worker.say()
+    set_clock(NOW + 10 + NEAR)
+    counts = []
+    while not counts or counts[-1]:
+        exchange = worker.exchange(500)
+        counts.append(worker.queue.worker.counts.later)
+        assert (exchange.next_turn == 0) is bool(counts[-1])
+    assert counts == [70, 20, 0]
+    assert sorted(map(int, worker.have)) == [*range(120)]
+
+
+def test_what_waits_and_which_slots_are_left_alone_can_be_read_and_deleted(set_clock, crawl):
+    now = crawl.client.time()[0]  # which the reader asks
+    set_clock(now + HOUR)
+    worker = crawl.join()
+    worker.offer("a", slot="a")
+    worker.offer("b", slot="a", wait=60)
+    worker.offer("c", slot="a", wait=90)
+    hold(worker, b"x", 30)
+    worker.say()
+    set_clock(now)
+    worker.exchange()
+    reader = worker.queue.reader
+    facts = reader.schedule(5)
+    assert (facts["later"], round(facts["next_due"] - now)) == (2, 60)
+    assert {slot: round(until - now) for slot, until in facts["holds"].items()} == {"x": 30}
+    assert names(reader.upcoming(9)) == ["a"]
+    assert delete(worker.queue.link, crawl.key, {worker.queue.worker.name}, note=False) == {}
+    assert not crawl.client.keys(f"*{crawl.key}*")
+
+
+# Slots that are left alone
+
+
+@pytest.mark.parametrize("pace", [UNPACED, Pace(40.0, 0.0)])
+def test_a_slot_is_left_alone_and_others_are_not(set_clock, crawl, monkeypatch, pace):
+    monkeypatch.setattr(workers, "AHEAD", 20.0)
+    worker, other = crawl.join(pace), crawl.join(pace)
+    worker.offer("a1", "a2", slot="a")
+    worker.add("b1", slot="b")
+    hold(worker, b"a", 60)
+    hold(worker, b"a", 30)  # what is shorter changes nothing
+    exchange = other.exchange(9)
+    assert names(exchange.taken) == ["b1"]
+    assert exchange.next_turn == pytest.approx(40, abs=5)
+    other.offer("a3", slot="a")
+    assert not other.exchange(9).taken
+    set_clock(NOW + 50)  # taken ahead, and sent when it is over
+    taken, now = other.exchange(9).taken, time.monotonic()
+    assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
+    for each in taken:
+        assert each.start - now == pytest.approx(10, abs=5)
+
+
+def test_nothing_that_moves_a_turn_ends_a_hold(set_clock, crawl):
+    worker = crawl.join(Pace(40.0, 0.0))
+    worker.offer(*range(9), slot="a")
+    (first,) = worker.exchange(9).taken
+    worker.queue.put_back(first)  # its turn would be now
+    hold(worker, b"a", 30)
+    assert not worker.exchange(9).taken
+    worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last
+    worker.exchange()
+    assert not worker.exchange(9).taken
+    hold(worker, b"a", LONGEST)
+    set_clock(NOW + 365 * 24 * HOUR)
+    assert not worker.exchange(9).taken
+
+
+@pytest.mark.parametrize("kind", ["frees", "holds"])
+def test_as_many_slots_are_forgotten_as_are_added(set_clock, crawl, kind):
+    """However many they are, once a second 500 were."""
+    worker, most = crawl.join(Pace(0.1, 0.0)), 0
+    for step in range(10):
+        set_clock(NOW + step * 0.2)
+        slots = [f"{step}:{n}" for n in range(400)]
+        if kind == "holds":
+            until = time.monotonic() + 0.1
+            worker.queue.next_call.holds.update((slot.encode(), until) for slot in slots)
+        else:
+            for slot in slots:
+                worker.offer(slot, slot=slot)
+            worker.say()
+        worker.exchange(500)
+        most = max(most, crawl.client.zcard(crawl.base + kind))
+    assert most <= 3 * 400  # at first, turns are half a second away
+
+
+def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(set_clock, crawl):
+    """With each answer it took the server a millisecond more, and 20 KB, if they were 500."""
+    one, other = crawl.join(), crawl.join()
+    hold(one, b"a", HOUR)
+    hold(one, b"b", 60)
+    held, now = other.exchange().held, time.monotonic()
+    assert {slot: round(until - now, -1) for slot, until in held.items()} == {b"a": HOUR, b"b": 60}
+    assert [*other.exchange().held] == []
+    hold(one, b"a", 60)  # which changes nothing
+    assert [*other.exchange().held] == []
+    hold(one, b"b", 120)
+    assert sorted(other.exchange().held) == [b"a", b"b"]
+    set_clock(NOW + 121)
+    assert [*other.exchange().held] == []
+    assert [*crawl.join().exchange().held] == [b"a"]
+    other.queue.worker.rename()  # as after a surprise
+    assert [*other.exchange().held] == [b"a"]
+
+
+def test_more_hosts_than_an_answer_has_room_for_are_named_again(set_clock, crawl):
+    """The first ones are over first."""
+    one, other = crawl.join(), crawl.join()
+    for number in range(501):
+        one.queue.next_call.holds[b"%d" % number] = time.monotonic() + 100 + number
+    one.exchange()
+    assert len(other.exchange().held) == 500
+    set_clock(NOW + 110)
+    one.beat()
+    assert b"500" in other.exchange().held
+
+
+@pytest.mark.parametrize("notices", ["call", "heartbeat"])
+def test_a_clock_that_goes_back_lets_nobody_wait_longer(set_clock, worker, notices):
+    worker.offer("waits", slot="a", wait=60)
+    worker.add("held", slot="b")
+    hold(worker, b"b", 60)
+    for hours in (1, 2):
+        set_clock(NOW - hours * HOUR)
+        if notices == "heartbeat":
+            worker.beat()
+        else:
+            assert not worker.exchange(9).taken
+    set_clock(NOW - 2 * HOUR + 60 + NEAR)
+    assert sorted(worker.take(9)) == ["held", "waits"]
