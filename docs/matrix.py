@@ -41,7 +41,7 @@ SMOKE = {
         "crawls/test_shared_crawls.py::test_requests_of_a_killed_worker_are_fetched_by_another_one",
     ],
     "scrapy-redis": [
-        "crawls/test_redis_crawl.py::test_three_scrapy_redis_workers_fetch_each_page_once"
+        "crawls/test_shared_crawls.py::test_three_scrapy_redis_workers_fetch_each_page_once"
     ],
 }
 """Columns of the table, and the tests that they stand for."""

@@ -1,49 +1,50 @@
-"""Whole crawls of a local site: none missed, none twice, stopped, killed and resumed."""
+"""Whole crawls of a local site: no page is missed, none fetched twice, whatever leads to it."""
 
 import errno
-import random
 from collections import Counter
-from threading import Timer
 
 import pytest
-from scrapy import signals
+from scrapy import Request, signals
 from scrapy.squeues import PickleLifoDiskQueue
-from support.crawling import RFP, Follower, close, crawl, hold, messages
-from support.sites import Pages
+from support.crawling import KEPT, RFP, Follower, at, close, crawl, hold, messages, visit
+from support.sites import Pages, fan
 from support.spiders import Lambdas, Stopping
 from support.waiting import PATIENCE
 from testbed.localsite import LocalSite, SteadySite
 from w3lib.url import canonicalize_url
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
 PAGES = 120  # with what is in flight, two stops leave some
 
 
-def site(pages=PAGES, kind=LocalSite, seed=1):
-    return kind(pages=pages, links=8, seed=seed)
+def site(kind=LocalSite):
+    return kind(pages=PAGES, links=8, seed=1)
 
 
 # To the end in one run
 
 
-@pytest.mark.each_scrapy
-async def test_the_one_line_fetches_what_scrapys_own_filter_fetches():
+async def test_the_one_line_fetches_what_scrapys_own_filter_fetches(tmp_path, monkeypatch):
+    """So does our scheduler, which is Scrapy's own without a job directory."""
+    monkeypatch.chdir(tmp_path)
     asked = []
-    for settings in ({"DUPEFILTER_CLASS": RFP}, {}):
-        with site(kind=SteadySite) as pages:
+    for settings in ({"DUPEFILTER_CLASS": RFP}, {}, KEPT):
+        with site(SteadySite) as pages:
             crawler = await crawl(settings=settings, url=pages.url)
-        assert pages.missed == set()
-        assert pages.repeated == {}
+        assert (pages.missed, pages.repeated) == (set(), {})
         asked.append({canonicalize_url(url.removeprefix(pages.url)) for url in pages.urls})
-        assert ("bloom/new" in crawler.stats.get_stats()) == (not settings)
-    assert asked[0] == asked[1]
+        stats = crawler.stats.get_stats()
+        assert ("bloom/new" in stats) == (settings in ({}, KEPT))
+        assert not any(name.startswith("bloom/queue/") for name in stats)
+        assert stats["scheduler/enqueued/memory"] > 0
+    assert asked[0] == asked[1] == asked[2]
+    assert list(tmp_path.iterdir()) == []
 
 
 # Stopped and resumed
 
 
-@pytest.mark.each_scrapy
 async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     caplog.set_level("WARNING")
@@ -52,17 +53,15 @@ async def test_a_crawl_stopped_and_resumed_misses_nothing_and_repeats_nothing(tm
             await crawl(Stopping, job, url=pages.url)
         fetched = pages.delivered
         last = await crawl(Follower, job, url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated == {}
+    assert (pages.missed, pages.repeated) == (set(), {})
     assert messages(caplog) == []
     assert last.stats.get_value("bloom/restored") >= fetched
 
 
-@pytest.mark.each_scrapy
 async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path, caplog):
     job = {"JOBDIR": str(tmp_path)}
     caplog.set_level("WARNING")
-    with site(kind=SteadySite) as pages:
+    with site(SteadySite) as pages:
         await crawl(Stopping, job | {"DUPEFILTER_CLASS": RFP}, url=pages.url)
         seen = (tmp_path / "requests.seen").read_bytes()
         await crawl(Stopping, job, url=pages.url)
@@ -75,36 +74,21 @@ async def test_a_job_of_scrapys_filter_switches_over_with_an_empty_one(tmp_path,
     assert (tmp_path / "requests.seen").read_bytes() == seen
 
 
-# Killed
+# Killed, and forks
 
 
-@pytest.mark.each_scrapy
 def test_a_crawl_killed_in_its_first_run_loses_no_page(project):
-    chance = random.Random(0)
     with site() as pages:
-        at = chance.randrange(1, PAGES - 20)
-        wait = chance.random() / 20
-
-        _, go_on = hold(pages, PAGES)  # it must not end before that
-        killed = project.crawl(pages)
-        # At any moment, not only when a page has just come.
-        pages.when(at, lambda: Timer(wait, killed.kill).start())
-        killed.end()
-        go_on.set()
+        killed = project.kill_at(PAGES // 2, pages)
         assert killed.reason == ""
-        before = Counter(pages.hits)
-        resumed = project.crawl(pages)
-        resumed.complete()
-        after = Counter(pages.hits) - before
-    assert set(after) == set(range(PAGES))
+        pages.hits.clear()
+        resumed = project.finish(pages)
+    assert pages.missed == set()
     (warning,) = resumed.logged("WARNING")
     assert f"process {killed.pid}" in warning
     assert "the crawl starts over: no page is lost" in warning
     assert resumed.stat("bloom/unclean_stop") == 1
     assert resumed.stat("bloom/restored") == 0
-
-
-# Two at once, and forks
 
 
 @pytest.mark.long
@@ -122,71 +106,10 @@ def test_forks_disturb_neither_the_filter_nor_its_lock(project):
         first.end()
         project.finish(pages, spider="forking")
     assert not (project.job / "unclean").exists()
-    assert pages.missed == set()
-    assert pages.repeated == {}
+    assert (pages.missed, pages.repeated) == (set(), {})
 
 
-# Scrapy's other commands
-
-
-class Unstored(Stopping, Lambdas):
-    """Stops while requests wait that cannot be serialized."""
-
-    name = "lambdas"
-    pages = 5
-
-
-@pytest.mark.each_scrapy
-async def test_requests_that_cannot_be_stored_are_let_through_by_the_next_run(tmp_path, caplog):
-    """All pages are linked from the front page, which every run fetches again."""
-    # Most requests wait when the crawl is stopped. Even so one may be in flight then: Scrapy sends
-    # the next request while a callback is still at work.
-    job = {"JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 1}
-    caplog.set_level("WARNING")
-    with SteadySite(pages=40, links=80) as pages:
-        lost = (await crawl(Unstored, job, url=pages.url)).stats.get_value("bloom/withdrawn")
-        assert lost > 20
-        [warning] = messages(caplog)
-        assert f"{lost} requests could not be serialized" in warning
-        await crawl(Lambdas, job, url=pages.url)
-    assert pages.missed == set()
-    assert pages.repeated.keys() <= {0}  # the start request is not filtered
-
-
-class FullDisk(PickleLifoDiskQueue):
-    """A disk queue whose disk is full for the first requests but one."""
-
-    pushed = 0
-
-    def push(self, request):
-        type(self).pushed += 1
-        if 1 < self.pushed <= 21:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().push(request)
-
-
-class Again(Follower):
-    """Comes back to its start page when the disk has room."""
-
-    name = "again"
-
-    def parse(self, response):
-        yield from super().parse(response)
-        if response.url == self.url and len(self.parsed) == 1:
-            yield response.request.replace(dont_filter=True)
-
-    def request(self, response, href):
-        return response.follow(href, priority=1)
-
-
-async def test_a_push_that_fails_leaves_no_mark(tmp_path):
-    with SteadySite(pages=30, links=60) as server:
-        FullDisk.pushed = 0
-        settings = {"JOBDIR": str(tmp_path), "SCHEDULER_DISK_QUEUE": FullDisk}
-        crawler = await crawl(Again, settings, url=server.url)
-        assert FullDisk.pushed > 21
-        assert crawler.stats.get_value("bloom/withdrawn") >= 20
-        assert server.missed == set()
+# What could not be stored
 
 
 class StopsAtRedirects(Lambdas):
@@ -221,19 +144,155 @@ class Unfiltered(Follower):
     filtered = False
 
 
-@pytest.mark.each_scrapy
 @pytest.mark.parametrize("fault", ["cannot be serialized", "cannot be pushed"])
-async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(job, fault, monkeypatch):
+async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(
+    job, fault, monkeypatch, caplog
+):
     """Only they lead to it: as long as they are marked, nothing would."""
+    caplog.set_level("WARNING")
     pages = {"/": ["/a", "/c"], "/a": "/b", "/c": "/b", "/b": []}
     settings, spider = {"JOBDIR": str(job)}, StopsAtRedirects
     if fault == "cannot be pushed":
         settings["SCHEDULER_DISK_QUEUE"], spider = NoRoomForTargets, Unfiltered
     with Pages(pages) as site:
-        await crawl(spider, settings, url=site.url + "/")
+        crawler = await crawl(spider, settings, url=site.url + "/")
+        lost = crawler.stats.get_value("bloom/withdrawn")
+        assert lost > 0
+        if fault == "cannot be serialized":
+            (warning,) = messages(caplog)
+            assert f"{lost} requests could not be serialized" in warning
         assert site.hits["/a"] or site.hits["/c"]
         assert site.hits["/b"] == 0
         monkeypatch.setattr(NoRoomForTargets, "full", False)
         site.hits.clear()
         await crawl(Unfiltered, settings, url=site.url + "/")
     assert site.hits == dict.fromkeys(pages, 1)
+
+
+# The redirect guard: redirects by Scrapy's own middlewares, and what must not get past it
+
+everywhere = at("memory", "kept job", "shared")
+
+
+async def fetch(pages, spider=Follower, settings=None):
+    """Crawl a site of these pages; return the crawler, its hits, and the paths it has parsed."""
+    crawler, site = await visit(pages, spider, settings)
+    return crawler, site.hits, [url.removeprefix(site.url) for url in crawler.spider.parsed]
+
+
+class PassesMetaOn(Follower):
+    """Hands a response's meta to the requests that come from it, redirects and all."""
+
+    def request(self, response, href):
+        return response.follow(href, meta=response.meta)
+
+
+@pytest.mark.parametrize("spider", [Follower, PassesMetaOn])
+async def test_a_page_that_links_to_itself_is_not_crawled_without_end(spider):
+    pages = {
+        "/": ["/wall", "/old"],
+        "/wall": lambda path, cookie: ["/wall", "/wall#a", "/"] if cookie else path,
+        "/old": "/new",
+        "/new": ["/new", "/old", "/", "/wall"],
+    }
+    _, hits, parsed = await fetch(pages, spider)
+    assert {path.partition("?")[0] for path in hits} == set(pages)
+    # Passed-on chains cost a second fetch here and there, each step of a chain at most one.
+    assert len(parsed) == len({*parsed}) or spider is PassesMetaOn
+    assert sum(hits.values()) <= 12
+
+
+def page_of(answer):
+    """Return a page that answers with what this returns, given how often it was asked for."""
+    asked = Counter()
+
+    def page(path, _cookie):
+        asked[path] += 1
+        return answer(asked[path])
+
+    return page
+
+
+@pytest.mark.parametrize("length", [20, 21])
+async def test_a_chain_that_scrapy_follows_ends_at_its_page(length):
+    """Scrapy follows twenty redirects."""
+    wall = page_of(lambda times: "/wall" if times <= length else ["/"])
+    crawler, hits, parsed = await fetch(fan(wall=wall))
+    assert parsed == (["/", "/wall"] if length <= 20 else ["/"])
+    assert hits["/wall"] == 21
+    assert crawler.stats.get_value("bloom/redirect_exempt") == 20
+
+
+@everywhere
+async def test_what_is_not_filtered_is_not_filtered_after_a_retry_and_a_redirect(place):
+    class Insisting(Follower):
+        def request(self, response, href):
+            return response.follow(href, dont_filter=href == "/other")
+
+    pages = fan("target", other=page_of(lambda times: 503 if times == 1 else "/target"))
+    _, hits, _ = await fetch(pages, Insisting, {**place, "CONCURRENT_REQUESTS": 1})
+    assert hits == {"/": 1, "/target": 2, "/other": 2}
+
+
+class LogsIn:
+    """Sends each page over the login page first, which is not to be filtered."""
+
+    def __init__(self):
+        self._been = set()
+
+    def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
+        wanted = request.meta.get("wanted")
+        if wanted is not None:
+            return Request(wanted, request.callback, dont_filter=True)
+        if request.url.endswith("/login") or request.url in self._been:
+            return response
+        self._been.add(request.url)
+        login = request.url.rpartition("/")[0] + "/login"
+        meta = {"wanted": request.url}
+        return Request(login, request.callback, meta=meta, dont_filter=True)
+
+
+@everywhere
+async def test_what_a_middleware_does_not_want_filtered_is_fetched(place):
+    pages = fan(*"abc") | {"/login": []}
+    _, hits, parsed = await fetch(
+        pages, settings={**place, "DOWNLOADER_MIDDLEWARES": {LogsIn: 560}}
+    )
+    assert sorted(parsed) == ["/", "/a", "/b", "/c"]
+    assert hits["/login"] == 4
+
+
+@everywhere
+async def test_a_request_that_a_middleware_sends_again_for_ever_ends(place):
+    class Again:
+        def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
+            return request.copy() if request.url.endswith("/a") else response
+
+    _, hits, _ = await fetch(fan("a"), settings={**place, "DOWNLOADER_MIDDLEWARES": {Again: 560}})
+    assert hits == {"/": 1, "/a": 21}
+
+
+class Again(Follower):
+    """Requests a page again, whatever the filter says."""
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url.endswith("/again") and len(self.parsed) < 9:
+            yield response.request.replace(dont_filter=True)
+
+
+@everywhere
+async def test_what_a_page_redirects_to_after_a_retry_is_filtered_if_the_page_was(place):
+    """The retry is not filtered, and Scrapy's redirect keeps that."""
+    pages = fan(
+        "target",
+        other="/mid",
+        self=page_of(lambda times: {1: 503, 2: "/self"}.get(times, "/target")),
+        again=page_of(lambda times: {1: 503, 2: []}.get(times, "/target")),
+    )
+    # It was fetched twice.
+    pages["/mid"] = page_of(lambda times: 503 if times == 1 else "/target")
+    _, hits, parsed = await fetch(pages, Again, place | {"CONCURRENT_REQUESTS": 1})
+    assert hits == {"/": 1, "/target": 2, "/other": 1, "/mid": 2, "/self": 3, "/again": 3}
+    # The spider has asked for it again itself, without the filter, after the retry.
+    assert sorted(parsed) == ["/", "/again", "/target", "/target"]

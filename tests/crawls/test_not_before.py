@@ -11,7 +11,7 @@ from scrapy.core.engine import ExecutionEngine
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
-from support.crawling import Asked, Follower, crawl, download, places, settings_at
+from support.crawling import Asked, Follower, at, crawl, download, placed, visit
 from support.sites import Pages, fan
 from support.spiders import Lambdas
 from twisted.internet.defer import Deferred
@@ -49,16 +49,13 @@ def restless(monkeypatch):
             monkeypatch.setattr(ExecutionEngine, name, LONG)
 
 
+place = placed("kept job", "shared")
+
+
 @pytest.fixture
-def shared(request):
-    """The settings of workers that share a crawl."""
-    return settings_at("shared", request) | ENDS
-
-
-@pytest.fixture(params=places("kept job", "shared"))
-def kept(request):
+def kept(place):
     """The settings of a crawl that can wait."""
-    return settings_at(request.param, request) | ENDS
+    return place | ENDS
 
 
 def busy(seconds, times=1):
@@ -67,10 +64,18 @@ def busy(seconds, times=1):
     return lambda *_: (503, {"Retry-After": str(seconds)}) if next(asked) < times else []
 
 
-def held_at(caplog):
-    """Return since when a host is left alone: on a busy machine one more may be sent before."""
+def sent_too_early(pages, paths, caplog):
+    """Return when requests were sent to a host that was to be left alone for two seconds.
+
+    Since when that is so the log says: on a busy machine one more may be sent before.
+    """
+    first, second = pages.times["/busy"]
+    assert second - first >= 2 - EARLY
     [said] = [each.created for each in caplog.records if "pausing requests" in each.msg]
-    return said - time.time() + time.monotonic()
+    held = said - time.time() + time.monotonic()
+    moments = [moment for path in paths for moment in pages.times[path]]
+    assert max(moments) > held
+    return [moment for moment in moments if held < moment < first + 2 - EARLY]
 
 
 # Requests
@@ -110,8 +115,9 @@ async def test_a_request_waits_and_its_children_do_not(kept, spider):
     kept["BLOOM_RETRY_AFTER"] = 0  # its middleware would remove the key from the meta
     delays = {"/a": "1.2s", "/b": 0, "/d": 2}
     leaves = "bcd" if spider is Delaying else "bc"
-    with Pages({**fan("a", *leaves), "/a": ["/c"], "/d": []}) as pages:
-        crawler = await crawl(spider, kept, url=pages.url + "/", delays=delays)
+    crawler, pages = await visit(
+        {**fan("a", *leaves), "/a": ["/c"], "/d": []}, spider, kept, delays=delays
+    )
     (begin,) = pages.times["/"]
     assert pages.times["/a"][0] - begin >= 1.2 - EARLY
     assert pages.times["/d"][0] - begin >= 2 - EARLY or spider is DelayedLambdas
@@ -143,17 +149,14 @@ async def test_while_all_waits_the_spider_is_idle_and_fed_and_a_run_that_leaves_
                 close_spider(self.crawler, "finished")
             raise DontCloseSpider
 
-    with Pages(fan("a") | {"/fed": []}) as pages:
-        crawler = await crawl(Fed, kept, url=pages.url + "/", delays={"/a": LONG})
+    crawler, pages = await visit(fan("a") | {"/fed": []}, Fed, kept, delays={"/a": LONG})
     assert "/a" not in pages.hits
-    line, *_ = (
-        text for text in caplog.messages if text.startswith("Nothing can be fetched before")
-    )
+    begins = "Nothing can be fetched before", "Crawl stopped"
+    line, *_, said = (text for text in caplog.messages if text.startswith(begins))
     until = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 1 request waiting until then or longer\."
     assert re.fullmatch(rf"Nothing can be fetched before {until}", line)
-    assert crawler.stats.get_value("bloom/queue/later") == 1
-    (said,) = (text for text in caplog.messages if text.startswith("Crawl "))
     assert said.startswith("Crawl stopped: 3 pages, 2 done, 1 waiting; ")
+    assert crawler.stats.get_value("bloom/queue/later") == 1
 
 
 async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, caplog):
@@ -163,8 +166,7 @@ async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, c
         def idle(self):
             self.crawler.engine.crawl(Request(self.url + "fed"))
 
-    with Pages(fan("a") | {"/fed": []}) as pages:
-        await crawl(Fed, kept, url=pages.url + "/")
+    _, pages = await visit(fan("a") | {"/fed": []}, Fed, kept)
     assert pages.hits == {"/": 1, "/a": 1, "/fed": 1}
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
@@ -202,8 +204,8 @@ WAITS_IN = {
 @pytest.mark.parametrize(
     ("where", "spider"),
     [
-        *(("queue", Follower), ("queue", Lambdas), ("queue in one order", Follower)),
-        *(("downloader", Follower), ("downloader", Lambdas), ("middleware", Lambdas)),
+        *((where, Follower) for where in ("queue", "queue in one order", "downloader")),
+        *((where, Lambdas) for where in ("queue", "downloader", "middleware")),
     ],
 )
 async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog):
@@ -214,15 +216,10 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog
         return "/known"
 
     site = fan("known", first=to_known, busy=busy(2), last=to_known)  # one comes before it, anyhow
-    with Pages(site) as pages:
-        crawler = await crawl(spider, kept | WAITS_IN[where], url=pages.url + "/")
-    first, second = pages.times.pop("/busy")
-    assert second - first >= 2 - EARLY
-    held = held_at(caplog)
-    others = [moment for times in pages.times.values() for moment in times]
-    assert len(others) == 4
-    assert max(others) > held
-    assert not [moment for moment in others if held < moment < first + 2 - EARLY]
+    crawler, pages = await visit(site, spider, kept | WAITS_IN[where])
+    paths = {*pages.times} - {"/busy"}
+    assert sum(pages.hits[path] for path in paths) == 4
+    assert sent_too_early(pages, paths, caplog) == []
     assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
@@ -235,34 +232,8 @@ async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, 
         pages.pages["/"] = ["/busy", *(f"{other}/to{name}" for name in names)]
         pages.pages |= {f"/to{name}": lambda path, _: pages.url + path[3:] for name in names}
         await crawl(Follower, {**kept, "DOWNLOAD_DELAY": 0.3}, url=pages.url + "/")
-    first, _ = pages.times["/busy"]
-    held = held_at(caplog)
-    moments = [moment for name in names for moment in pages.times[name]]
-    assert len(moments) == 5
-    assert not [moment for moment in moments if held < moment < first + 2 - EARLY]
-
-
-class SetsSlot:
-    """A downloader middleware, nearer to the downloader than ours, that sets the slot."""
-
-    def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy 2.13 gives it
-        request.meta["download_slot"] = "shop"
-
-
-async def test_nothing_is_sent_although_a_middleware_sets_the_slot(kept, caplog):
-    """It has another one in the queue than in the downloader."""
-    caplog.set_level("INFO")
-    names = [f"/p{number}" for number in range(8)]
-    settings = {"DOWNLOADER_MIDDLEWARES": {SetsSlot: 900}, "CONCURRENT_REQUESTS": 2}
-    with Pages({"/": [*names, "/busy"], "/busy": busy(3)} | {name: [] for name in names}) as pages:
-        await crawl(Follower, {**kept, **settings, "DOWNLOAD_DELAY": 0.1}, url=pages.url + "/")
-    first, second = pages.times["/busy"]
-    held = held_at(caplog)
-    moments = [moment for name in names for moment in pages.times[name]]
-    assert len(moments) == 8
-    early = [moment for moment in (*moments, second) if held < moment < first + 3 - EARLY]
-    assert len(early) <= 1  # it was on its way
-    assert f"{pages.HOST} answered " in caplog.text
+    assert [pages.hits[name] for name in names] == [1] * 5
+    assert sent_too_early(pages, names, caplog) == []
 
 
 async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
@@ -279,8 +250,7 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
             for href in response.css("a::attr(href)").getall():
                 yield self.request(response, href)
 
-    with Pages(fan("a")) as pages:
-        crawler = await crawl(Asks, kept, url=pages.url + "/")
+    crawler, pages = await visit(fan("a"), Asks, kept)
     assert pages.hits == {"/": 1, "/a": 3}
     assert crawler.stats.get_value("finish_reason") == "finished"
 
@@ -308,8 +278,7 @@ async def test_other_hosts_are_not_held_up(kept, settings, count):
                 raise CloseSpider("enough")
 
     pages = {f"busy{number}": busy(LONG, 99) for number in range(count)}
-    with Pages(fan(*range(20), **pages)) as pages:
-        crawler = await crawl(Hosts, {**kept, **settings}, url=pages.url + "/")
+    crawler, _ = await visit(fan(*range(20), **pages), Hosts, {**kept, **settings})
     assert crawler.stats.get_value("finish_reason") == "enough"
     assert crawler.spider.free == 20
 
@@ -317,8 +286,7 @@ async def test_other_hosts_are_not_held_up(kept, settings, count):
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
     for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
-    with Pages(fan(busy=busy(LONG))) as pages:
-        crawler = await crawl(settings={**kept, "RETRY_ENABLED": False}, url=pages.url + "/")
+    crawler, _ = await visit(fan(busy=busy(LONG)), settings={**kept, "RETRY_ENABLED": False})
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/queue/holds") == 1
 
@@ -341,12 +309,11 @@ class Proxies:
         request.meta["download_slot"] = request.url
 
 
-@pytest.mark.redis
+@at("shared")
 @pytest.mark.parametrize("middleware", [Cached, Proxies])
-async def test_what_is_not_sent_to_its_host_does_not_wait_for_it(shared, middleware, caplog):
+async def test_what_is_not_sent_to_its_host_does_not_wait_for_it(kept, middleware, caplog):
     caplog.set_level("INFO")
     settings = {"DOWNLOAD_DELAY": LONG, "DOWNLOADER_MIDDLEWARES": {middleware: 10}}
-    with Pages(fan(*range(30))) as pages:
-        crawler = await crawl(Follower, shared | settings, url=pages.url + "/")
+    crawler, _ = await visit(fan(*range(30)), Follower, kept | settings)
     assert len(crawler.spider.parsed) == 31
     assert "DOWNLOAD_DELAY = 600 holds for all workers together, for each host." in caplog.text

@@ -1,11 +1,11 @@
-"""Set-ups that do less than they seem to: each is said in one line, with the way out."""
+"""Set-ups that do less than they seem to, and whose a crawl is: said with the way out."""
 
 import logging
-import re
+import sys
 from contextlib import suppress
 
 import pytest
-from scrapy import Request
+from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider
 from support.crawling import (
     KEPT,
@@ -16,14 +16,13 @@ from support.crawling import (
     close,
     crawl,
     placed,
-    settings_at,
+    target_of,
 )
 from support.jobs import identity_of, kept_job, open_job
 from support.sites import Pages, fan
-from support.waiting import until
 
 from scrapy_bloom import JobInUseError, StateError
-from scrapy_bloom.crawl.scrapy.loop import call_later
+from scrapy_bloom.crawl import whose
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.notes import REQUESTS
 
@@ -112,16 +111,13 @@ async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, w
 # Several spiders
 
 
-@pytest.mark.redis
-async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(request, warned):
-    class Another(Follower):
-        name = "another"
-
-    storage = settings_at("shared", request)
+@at("shared")
+async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(place, warned):
     with Pages(fan("a")) as pages:
-        await crawl(Follower, storage, url=pages.url + "/")
+        await crawl(Follower, place, url=pages.url + "/")
         with suppress(CloseSpider):  # Scrapy 2.13 hands it on
-            await crawl(Another, storage, url=pages.url + "/")
+            another = type("Another", (Follower,), {"name": "another"})
+            await crawl(another, place, url=pages.url + "/")
     [said] = warned("spider 'follower', not 'another'", logging.ERROR)
     assert "make the spiders one, with arguments; or set Scrapy's own SCHEDULER" in said
     assert "delete" not in said
@@ -155,13 +151,35 @@ class Entry(Follower):
             yield Request(self.url + path)
 
 
-async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warned, caplog):
+class Idle(StartsNothing, Follower):
+    """Yields nothing at all."""
+
+    name = "entry"
+
+
+class Closed(Idle):
+    """Closes at once."""
+
+    async def start(self):
+        close(self.crawler)
+        async for nothing in super().start():
+            yield nothing
+
+
+async def test_the_last_line_says_whether_the_crawl_is_finished_and_what_this_run_fetched(
+    storage, warned, caplog
+):
     """A run that fetches nothing warns of nothing: a daily sitemap has such days."""
     keeps = storage.get("SCHEDULER") == KEPT["SCHEDULER"]
-    robots = {"ROBOTSTXT_OBEY": True}
+    settings = {**storage, "ROBOTSTXT_OBEY": True}
+    for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
+        await crawl(spider, settings)
+        [said] = warned("Crawl ", logging.INFO)[-1:]
+        assert said.startswith(ended)
+        assert said.endswith("; expected loss 0.0 pages.")
     with Pages({**fan("a"), "/robots.txt": []}) as pages:
         for count in (2, 0 if keeps else 2):
-            await crawl(Entry, {**storage, **robots}, url=pages.url + "/")
+            await crawl(Entry, settings, url=pages.url + "/")
             assert "othing" not in caplog.text.replace("nothing is kept after", "")
             deleted = "deleted, because this was the last worker" in caplog.text
             assert deleted is ("BLOOM_REDIS_URL" in storage and not keeps)
@@ -169,74 +187,121 @@ async def test_the_last_line_says_how_many_pages_this_run_fetched(storage, warne
             assert f"; this run fetched {count} pages; " in said
 
 
-class Idle(StartsNothing, Follower):
-    """Yields nothing at all."""
+# Another class under the spider's name, and other arguments
 
 
-async def test_the_last_line_is_always_there_and_says_whether_the_crawl_is_finished(
-    storage, warned
-):
-    class Closed(Idle):
-        async def start(self):
-            close(self.crawler)
-            async for nothing in super().start():
-                yield nothing
+class Shop(Spider):
+    name = "shop"
 
-    for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
-        await crawl(spider, storage)
-        [said] = warned("Crawl ", logging.INFO)[-1:]
-        assert said.startswith(ended)
-        assert said.endswith("; expected loss 0.0 pages.")
+    def __init__(self, category="none", pages=3, **others):
+        super().__init__(**others)
+        self.category, self.pages, self.met, self.started = category, pages, 0, id(self)
+
+    async def start(self):
+        yield Request(self.url)
+
+    def parse(self, response):
+        pass
 
 
-# Ctrl-C
+class Other(Shop):
+    pass
 
 
-@at("kept job", "shared")
-async def test_a_spider_that_closes_says_what_it_waits_for(warned, caplog, place):
-    class Closing(Follower):
-        def parse(self, response):
-            if response.url.endswith("/a"):
-                close(self.crawler)
-            yield from super().parse(response)
-
-    def answer_when_it_is_said(*_):
-        until(lambda: "Closing: finishing" in caplog.text)
-        return []
-
-    with Pages(fan("a", b=answer_when_it_is_said)) as pages:
-        await crawl(Closing, place, url=pages.url + "/")
-    (said,) = warned("Closing: ", logging.INFO)
-    assert re.fullmatch(
-        r"Closing: finishing (1 page|2 pages) in flight\. To kill the crawl now is safe, too: the"
-        r" next run fetches whatever is unfinished\.",
-        said,  # the page that closes it may be through or not
-    )
+class Simple(Spider):
+    name = "simple"
 
 
-@pytest.mark.each_scrapy
-async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job):
-    """Scrapy sends all that waits in its downloader first, at the pace of each host."""
+class Passing(Simple):
+    def __init__(self, *arguments, **others):
+        super().__init__(*arguments, **others)
+        self.met = 0
 
-    class Closing(Follower):
-        name = "follower"
-        __module__, __qualname__ = Follower.__module__, Follower.__qualname__
 
-        def parse(self, response):
-            self.slot = self.crawler.engine.downloader.slots["127.0.0.1"]
-            self.slot.delay = 900.0
-            yield from super().parse(response)
-            self.close_when_some_wait()
+class Deeper(Passing, Shop):
+    def __init__(self, color=None, **others):
+        super().__init__(**others)
+        self.color = color
 
-        def close_when_some_wait(self):
-            if len(self.slot.queue) > 8:
-                close(self.crawler)
-            else:
-                call_later(0.01, self.close_when_some_wait)
 
-    with Pages(fan(*range(20))) as pages:
-        await crawl(Closing, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
-        assert sum(pages.hits.values()) == 1
-        crawler = await crawl(Follower, {**KEPT, "JOBDIR": str(job)}, url=pages.url + "/")
-        assert pages.hits == {"/": 1, **{f"/{leaf}": 1 for leaf in range(20)}}
-    assert crawler.stats.get_value("bloom/queue/recovered") is None
+@pytest.mark.parametrize(
+    ("kind", "given", "noted"),
+    [
+        (Shop, {"category": "toys", "url": "x"}, "category='toys' pages=3"),
+        (Simple, {"url": "x", "_job": "7", "many": ["a"]}, "url='x'"),
+        (Passing, {"url": "x"}, ""),
+        (Deeper, {"category": "toys"}, "category='toys' color=None pages=3"),
+    ],
+)
+def test_arguments_are_what_the_constructors_name_or_else_all(kind, given, noted):
+    assert whose.writer_of(kind(**given)) == f"{__name__}.{kind.__name__} {noted}".rstrip()
+
+
+HARMLESS = ["books", "Toys, Games/new", "B\u00fccher", "\u672c", "", "3", -2, 1.5, True]
+HARMLESS += ["2026-11-28", "shop.example", "de_AT"]
+HIDDEN = ["hunter2", "eyJhbGciOiJIUzI1NiJ9.e30", "4111-1111-1111-1111", "x" * 30, "a " * 31]
+HIDDEN += ["Bearer abc123", "redis://me:word@host/", "550e8400-e29b-41d4", "AbCdEfGh", "\x1b[31m"]
+
+
+SECRET = "pwd", "auth", "session", "api_key", "PASSWORD", "user", "pin"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "noted"),
+    [
+        *(("given", value, repr(value)) for value in HARMLESS),
+        *(("given", value, "\u2026") for value in HIDDEN),
+        *((name, "word", "\u2026") for name in SECRET),
+    ],
+)
+def test_values_that_look_harmless_are_noted_and_of_others_only_the_name(name, value, noted):
+    assert whose.writer_of(Simple(**{name: value})).endswith(f" {name}={noted}")
+
+
+def test_a_spider_of_a_script_is_told_by_the_name_of_the_file(monkeypatch):
+    monkeypatch.setattr(Simple, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/shop.py", raising=False)
+    assert whose.writer_of(Simple()) == "shop.py.Simple"
+
+
+@at("kept job", "job", "shared")
+async def test_another_class_or_other_arguments_are_warned_of(place, warned, bloom):
+    def written_by():
+        return warned("written by")
+
+    with Pages(fan("a")) as pages:
+        url = pages.url + "/"
+        await crawl(Shop, place, url=url, category="books")
+        shown = dict(line.partition(" ")[::2] for line in bloom(f"info {target_of(place)}")[1])
+        assert shown["arguments"].strip() == "\"category='books' pages=3\""
+        await crawl(Shop, place, url=url + "a", category="books")  # it names no URL
+        assert written_by() == []
+        await crawl(Shop, place, url=url, category="toys")
+        [said] = written_by()
+        books, toys = (f"{__name__}.Shop category={each!r} pages=3" for each in ("books", "toys"))
+        assert f': written by "{books}", this run is "{toys}". ' in said
+        assert ("%(spider)s:%(ARGUMENT)s'" in said) is ("BLOOM_REDIS_URL" in place)
+        await crawl(Other, place, url=url, category="books")
+    [said] = written_by()
+    assert f'this run is "{__name__}.Other category=' in said
+
+
+@at("shared")
+async def test_a_key_may_name_attributes_of_the_spider(place, server, caplog, bloom):
+    place["BLOOM_REDIS_KEY"] = "%(project)s:%(spider)s:%(category)s:bloom"
+    with Pages(fan("a")) as pages:
+        for category in ("books", "toys"):
+            await crawl(Shop, place, url=pages.url + "/", category=category)
+            shown = bloom(f"info {server.url}#scrapybot:shop:{category}:bloom")[1]
+            assert f"category={category!r}" in "".join(shown)
+    assert pages.hits == {"/": 2}
+    for wrong, said in (
+        ("%(colour)s", "BLOOM_REDIS_KEY names %(colour)s: the spider has no such attribute"),
+        ("%(category)s", "braces must enclose"),
+    ):
+        await crawl(Shop, {**place, "BLOOM_REDIS_KEY": wrong}, url=pages.url, category="{")
+        assert said in caplog.text
+    place["BLOOM_REDIS_KEY"] = "%(category)s:bloom"
+    code, _, errors = bloom("info", **place)
+    assert code != 0
+    assert "names %(category)s: only a crawl knows that. Name the key" in errors[0]

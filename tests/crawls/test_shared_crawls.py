@@ -1,12 +1,13 @@
-"""Crawls by real worker processes that share filter and queue in a real Redis."""
+"""Crawls by real worker processes that share a filter, or queue and filter, in a real Redis."""
 
 import os
 import re
 import signal
 
 import pytest
+import scrapy
 from support import short_leases
-from support.crawling import KEPT, Crawl, crawl, messages, reach, stop
+from support.crawling import Crawl, crawl, messages, reach, sharing, stop
 from support.waiting import until
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
@@ -22,16 +23,24 @@ def site(server, request):
         yield site
 
 
+@pytest.fixture
+def workers(site, server, tmp_path, request):
+    """Workers that share everything, with more settings if need be."""
+    with sharing(site, server, tmp_path, **getattr(request, "param", {})) as workers:
+        yield workers
+
+
 # Where it does not matter how much one worker fetches before another one has started.
 few_pages = pytest.mark.parametrize("site", [60], indirect=True, ids=["few"])
 
 RETRYING = "Retrying."  # ends the one line that says that Redis cannot be used
 
 
-def shared(site, server, folder, **settings):
-    """Return a crawl whose workers share everything."""
-    ours = KEPT | {"BLOOM_REDIS_URL": server.url}
-    return Crawl(site, server, folder, **(ours | {"CONCURRENT_REQUESTS_PER_DOMAIN": 16} | settings))
+def join_one_by_one(site, workers, *pages):
+    """Start one worker after the other, each when the site has delivered so many pages."""
+    for some in pages:
+        reach(site, some)
+        workers.join()
 
 
 def queue_is_empty(server):
@@ -43,16 +52,10 @@ def queue_is_empty(server):
     )
 
 
-def test_three_workers_fetch_each_page_once(site, server, tmp_path):
-    with shared(site, server, tmp_path) as workers:
-        workers.join()
-        reach(site, 50)
-        workers.join()
-        reach(site, 100)
-        workers.join()
-        assert workers.wait() == ["finished"] * 3
-    assert site.missed == set()
-    assert site.repeated == {}
+def test_three_workers_fetch_each_page_once(site, server, workers):
+    join_one_by_one(site, workers, 0, 50, 100)
+    assert workers.wait() == ["finished"] * 3
+    assert (site.missed, site.repeated) == (set(), {})
 
     total = workers.total
     assert total("bloom/not_stored") == total("log_count/ERROR") == 0
@@ -64,24 +67,22 @@ def test_three_workers_fetch_each_page_once(site, server, tmp_path):
     assert total("bloom/redis/round_trips") < site.pages + 20 * total("elapsed_time_seconds")
 
 
-def test_two_ctrl_c_end_a_worker_at_once(site, server, tmp_path):
+def test_two_ctrl_c_end_a_worker_at_once(site, server, workers):
     """While Redis does not answer. What it had comes back when its lease is over."""
-    with shared(site, server, tmp_path) as workers:
-        worker = workers.join()
-        reach(site, 20)
-        os.kill(server.pid, signal.SIGSTOP)  # until it has ended, however long that takes
-        try:
-            stop(worker)
-            worker.interrupt()
-            worker.end()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        had = pages_of(site, taken_by(server, worker.pid))
-        last = workers.join()
-        last.end()
+    worker = workers.join()
+    reach(site, 20)
+    os.kill(server.pid, signal.SIGSTOP)  # until it has ended, however long that takes
+    try:
+        stop(worker)
+        worker.interrupt()
+        worker.end()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    had = pages_of(site, taken_by(server, worker.pid))
+    workers.join()
+    assert workers.wait()[1] == "finished"
     assert site.missed == set()
     assert set(site.repeated) <= had
-    assert last.reason == "finished"
     assert queue_is_empty(server)
 
 
@@ -90,7 +91,7 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
 ):
     """The page that hangs has failed: it hung one worker after another, until none was left."""
     short_leases.shorten_blocked(monkeypatch)
-    with shared(site, server, tmp_path) as workers:
+    with sharing(site, server, tmp_path) as workers:
         runs = [workers.join(spider="hanging") for _ in range(2)]
         until(lambda: any(run.ended for run in runs))
         hung, other = sorted(runs, key=lambda run: run.ended)
@@ -107,28 +108,25 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
 
 @few_pages
 async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
-    site, server, caplog, bloom
+    site, server, workers, caplog, bloom
 ):
     caplog.set_level("WARNING")
-    ours = {**KEPT, "BLOOM_REDIS_TIMEOUT": 10, "BLOOM_REDIS_URL": server.url}
-    await crawl(settings=ours, url=site.url)
-    assert messages(caplog) == []
-    await crawl(settings=ours, url=site.url)
-    assert messages(caplog) == []  # whether anything is left nobody can know
+    for _ in range(2):  # whether anything is left for the second one nobody can know
+        await crawl(settings=workers.settings, url=site.url)
+        assert messages(caplog) == []
     assert site.repeated == {}
-    code, *_ = bloom("delete --spider follower --yes", SPIDER_MODULES=["support.crawling"], **ours)
-    assert code == 0
+    ours = {**workers.settings, "SPIDER_MODULES": ["support.crawling"]}
+    assert bloom("delete --spider follower --yes", **ours)[0] == 0
     assert server.client().keys("*") == [b"scrapybot:follower:bloom"]  # the note, for a day
-    await crawl(settings=ours, url=site.url)
+    await crawl(settings=workers.settings, url=site.url)
     assert messages(caplog) == []
-    assert set(site.repeated.values()) == {2}
-    assert len(site.repeated) == site.pages
+    assert site.repeated == dict.fromkeys(range(site.pages), 2)
 
 
-def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tmp_path):
-    with shared(site, server, tmp_path, LOGSTATS_INTERVAL=1) as workers:
-        workers.kill_one_of_two(75)
-        assert workers.wait() == ["", "finished"]
+@pytest.mark.parametrize("workers", [{"LOGSTATS_INTERVAL": 1}], indirect=True, ids=[""])
+def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, workers):
+    workers.kill_one_of_two(75)
+    assert workers.wait() == ["", "finished"]
     assert site.missed == set()
     run = workers.runs[1]
     states = re.findall(
@@ -148,40 +146,36 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, tm
 
 @pytest.mark.each_scrapy
 @few_pages
-def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(project, site, server):
+def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(site, server, workers):
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")
-    settings = {**KEPT, "BLOOM_REDIS_URL": server.url, "REDIS_URL": server.url}
-    settings["MAX_IDLE_TIME_BEFORE_CLOSE"] = 8
-    spider = "rules_from_redis"
-    server.client().lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
-    run = project.crawl(site, spider=spider, keep=False, **settings)
+    spider, client = "rules_from_redis", server.client()
+    client.lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
+    run = workers.join(spider, REDIS_URL=server.url, MAX_IDLE_TIME_BEFORE_CLOSE=8)
     until(lambda: not site.missed)
     # Taken while it is idle; redirects to a page that was seen.
     another = f"{site.url}go/{site.pages - 1}"
-    server.client().lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
+    client.lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
     until(lambda: another in site.urls)
     run.complete()
     assert site.missed == set()
-    assert site.repeated == {
-        0: 2,
-        site.pages - 1: 2,
-    }  # start requests, and redirects of them, have no filter
+    # Start requests, and redirects of them, have no filter.
+    assert site.repeated == {0: 2, site.pages - 1: 2}
     assert queue_is_empty(server)
 
 
-def test_a_frozen_worker_gives_up_its_requests(site, server, tmp_path):
-    with shared(site, server, tmp_path) as workers:
-        with workers.two(50) as stopped:
-            stopped.freeze()
-        had = taken_by(server, stopped.pid)
-        assert had
-        until(lambda: not taken_by(server, stopped.pid))
-        stopped.send_signal(signal.SIGCONT)
-        assert workers.wait() == ["finished"] * 2
+def test_a_frozen_worker_gives_up_its_requests(site, server, workers):
+    with workers.two(50) as stopped:
+        stopped.freeze()
+    had = taken_by(server, stopped.pid)
+    assert had
+    until(lambda: not taken_by(server, stopped.pid))
+    stopped.send_signal(signal.SIGCONT)
+    assert workers.wait() == ["finished"] * 2
     assert site.missed == set()
     assert set(site.repeated) <= pages_of(site, had)
     assert workers.runs[1].stat("bloom/queue/requeued") == len(had)
+    assert "this worker missed its lease of" in stopped.log
     assert not any("starts over" in run.log for run in workers.runs)
     assert queue_is_empty(server)
 
@@ -200,10 +194,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
     """It keeps a log of its writes. Under `close` the next run goes on."""
     with (
         LocalRedis(persist=True) as server,
-        shared(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as workers,
+        sharing(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as workers,
     ):
-        workers.join()
-        workers.join()
+        join_one_by_one(site, workers, 0, 0)
         reach(site, 90)
         server.kill()
         had = set()
@@ -229,9 +222,8 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
 def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
     chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
     chosen["DOWNLOAD_DELAY"] = 0.05  # so that pages are left to both
-    with LocalRedis() as server, shared(site, server, tmp_path, **chosen) as workers:
-        for _ in range(2):
-            workers.join()
+    with LocalRedis() as server, sharing(site, server, tmp_path, **chosen) as workers:
+        join_one_by_one(site, workers, 0, 0)
         for run in workers.runs:
             run.said("Crawl state in Redis", "New crawl, stored in Redis")
         reach(site, site.delivered + 20)
@@ -247,10 +239,134 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
         assert queue_is_empty(server)
     logs = [run.log for run in workers.runs]
     told = [log.count("starts over: it runs start() again") for log in logs]
-    if loss == "older RDB":  # only who has said something since is betrayed by its number
-        assert max(told) == 1
-    else:
-        assert told == [1, 1]
+    # Of an older RDB only who has said something since is betrayed by its number.
+    assert max(told) == 1
+    assert loss == "older RDB" or told == [1, 1]
     assert "Traceback" not in "".join(logs)
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
+
+
+# Only a filter is shared
+
+
+def scrapy_redis(site, server, folder, **settings):
+    """Return a crawl of workers that also share a queue of scrapy-redis."""
+    pytest.importorskip("scrapy_redis")
+    theirs = {
+        "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+        "SCHEDULER_QUEUE_CLASS": "scrapy_redis.queue.FifoQueue",
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+        "REDIS_URL": server.url,
+        "arguments": {"done": server.url},
+    }
+    return Crawl(site, server, folder, **(theirs | settings))
+
+
+def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path, SCHEDULER_PERSIST=True) as crawl:
+        join_one_by_one(site, crawl, 0, 50, 100)
+        reach(site, 150)
+        assert crawl.finish() == ["finished"] * 3
+        assert (site.missed, site.repeated) == (set(), {})
+        assert b"scrapybot:worker:bloom" in server.client().keys("*:worker:*")
+    assert not crawl.total("log_count/ERROR")
+    checks = crawl.total("bloom/checked")
+    assert checks > 150 * 6
+    # All links of a page in one, each new one by itself, and heartbeats: more on a slow machine.
+    assert crawl.total("bloom/redis/round_trips") < checks / 2
+    queued, dropped = map(crawl.total, ("scheduler/enqueued/redis", "dupefilter/filtered"))
+    assert queued + dropped == checks
+
+
+def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
+    with scrapy_redis(site, server, tmp_path) as crawl:
+        crawl.join()
+        reach(site, 20)
+        early = crawl.join(CLOSESPIDER_PAGECOUNT=20)
+        early.end()
+        assert "The filter and the request queue are not emptied" in early.log
+        reach(site, 150)
+        crawl.finish()
+        assert (site.missed, site.repeated) == (set(), {})
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_path, local):
+    """The queue, and a filter in Redis."""
+    settings = {"SCHEDULER_FLUSH_ON_START": True, "SCHEDULER_PERSIST": True}
+    if local:
+        settings |= {"BLOOM_BACKEND": "local", "JOBDIR": str(tmp_path / "job")}
+    for pages in (150, 300):
+        if local:
+            server.client().lpush("worker:requests", b"of another crawl, and not to be read")
+        with scrapy_redis(site, server, tmp_path, **settings) as crawl:
+            server.client().delete("done")
+            run = crawl.join()
+            reach(site, pages)
+            assert crawl.finish() == ["finished"]
+        assert run.logged("ERROR") == []
+        assert not local or "other workers" not in run.log
+    assert set(site.hits.values()) == {2}
+    if not local:
+        assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
+        assert " 0 pages known" in run.log
+
+
+def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):
+    done = {"done": server.url}
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
+        # Neither goes on from its start page before the other has come.
+        site.when(1, lambda: reach(site, 2))
+        crawl.join(arguments=done)
+        # A way to a page that few pages have.
+        crawl.join(arguments=done | {"url": f"{site.url}go/149"})
+        reach(site, 150)
+        crawl.finish()
+        assert (site.missed, site.repeated) == (set(), {})
+        assert all(run.stat("downloader/response_count") for run in crawl.runs)
+        assert server.client().keys("*:worker:*") == []
+
+
+def test_the_filter_of_a_killed_crawl_is_emptied(site, server, tmp_path):
+    with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
+        killed = crawl.join()
+        reach(site, 75)
+        killed.kill()
+        killed.end()
+        run = crawl.join()
+        run.end()
+        assert not site.missed
+        assert "left by a crawl that has ended" in run.log
+
+
+def test_redis_goes_away_in_the_middle_of_a_crawl_whose_queue_is_elsewhere(
+    site, own_server, tmp_path
+):
+    settings = {"BLOOM_REDIS_URL": own_server.url, "BLOOM_ON_BACKEND_ERROR": "close"}
+    with Crawl(site, own_server, tmp_path, **settings) as crawl:
+        site.when(50, own_server.kill)
+        run = crawl.join()
+        run.end()
+    assert run.reason == "bloom_backend"
+    assert site.missed
+    assert run.log.count("] ERROR:") == run.stat("log_count/ERROR") == 1
+    assert "Connection refused" in run.log
+    assert "Crawl stopped: " in run.log
+
+
+def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):
+    server.client().set("scrapybot:worker:bloom", "something else")
+    with (
+        scrapy_redis(site, server, tmp_path) as shared,
+        Crawl(site, server, tmp_path / "own", BLOOM_REDIS_URL=server.url) as own,
+    ):
+        for crawl in (shared, own):
+            run = crawl.join()
+            run.end()
+            assert run.reason == "bloom_bad_state"
+            assert "found a string" in run.log
+            # Before 2.18 the start page of scrapy-redis is already on its way.
+            assert sum(site.hits.values()) <= (scrapy.version_info < (2, 18))
+        assert "Traceback" not in run.log
+    assert server.client().get("scrapybot:worker:bloom") == b"something else"

@@ -4,9 +4,13 @@ import asyncio
 import os
 import signal as signals_of_os
 import time
+from datetime import datetime, timezone
 
 import pytest
+from lxml.html import fromstring
+from msgpack import ExtType, packb
 from scrapy import Request, signals
+from support import kinds
 from support.crawling import (
     KEPT,
     SCRAPYS,
@@ -15,36 +19,27 @@ from support.crawling import (
     StartsNothing,
     crawl,
     make_crawler,
+    messages,
     resumes_well,
     settings_at,
+    visit,
 )
-from support.queues import account, all_are_well, left, shift_leases
+from support.kinds import RAN, Color
+from support.queues import left, shift_leases
 from support.sites import Pages, fan
 from support.spiders import Stopping
 from support.waiting import PATIENCE, until
-from testbed.in_flight import taken_by
 from testbed.localredis import free_port
 from testbed.localsite import LocalSite
 from twisted.internet.threads import deferToThread
 
 from scrapy_bloom.crawl.scrapy.loop import call_later
 from scrapy_bloom.redis import upkeep
-from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.link import Link
-from scrapy_bloom.redis.upkeep import LEASE
-from scrapy_bloom.redis.worker import MOST_DEATHS, delete
+from scrapy_bloom.redis.worker import delete
 
 pytestmark = [pytest.mark.redis, pytest.mark.server]
-
-ONE = {"CONCURRENT_REQUESTS": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
-FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
-
-
-def reactor_calls(function):
-    """Have a function called in the thread of the event loop."""
-    from twisted.internet import reactor
-
-    reactor.callFromThread(function)
 
 
 @pytest.fixture
@@ -56,11 +51,8 @@ def shared(request):
 @pytest.fixture
 def own(own_server, key):
     """The settings of a worker with a server of its own."""
-    return KEPT | {
-        "BLOOM_REDIS_TIMEOUT": 10,
-        "BLOOM_REDIS_URL": own_server.url,
-        "BLOOM_REDIS_KEY": key,
-    }
+    timeout = {"BLOOM_REDIS_TIMEOUT": 10}  # a busy machine is no outage
+    return KEPT | timeout | {"BLOOM_REDIS_URL": own_server.url, "BLOOM_REDIS_KEY": key}
 
 
 class Leaving(Leaves, Follower):
@@ -71,38 +63,29 @@ class Nothing(StartsNothing, Follower):
     pass
 
 
-@pytest.mark.parametrize("order", ["lifo", "fifo"])
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("Lifo", ["/5", "/2", "/1", "/4", "/0", "/3"]),
+        ("Fifo", ["/5", "/1", "/2", "/0", "/4", "/3"]),
+    ],
+)
 @pytest.mark.each_scrapy
-async def test_the_order_is_by_priority_and_then_that_of_the_setting(shared, server, key, order):
+async def test_the_order_is_by_priority_and_then_that_of_the_setting(
+    shared, server, key, order, expected
+):
     class Prior(Leaving):
         def request(self, response, href):
             priority = (0, 5, 5, -1, 0, 10**400)[int(href[1:])]
             return super().request(response, href).replace(priority=priority)
 
-    settings = {**shared, **ONE, **(FIFO if order == "fifo" else {})}
+    shared |= {"CONCURRENT_REQUESTS": 1}
+    shared |= {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
     with Pages(fan(*range(6))) as pages:
-        await crawl(Prior, settings, url=pages.url + "/")
+        await crawl(Prior, shared, url=pages.url + "/")
         assert left(server, key) == (6, 0, 0)
-        crawler = await crawl(Nothing, settings)
-    last_first = ["/5", "/2", "/1", "/4", "/0", "/3"]
-    first_first = ["/5", "/1", "/2", "/0", "/4", "/3"]
-    came = [url.removeprefix(pages.url) for url in crawler.spider.parsed]
-    assert came == (last_first if order == "lifo" else first_first)
-
-
-# What pages lead to
-
-
-async def test_a_page_that_is_retried_counts_once_at_any_time(shared, server, key):
-    pages = []
-
-    def flaky(*_):
-        pages.append(account(server, key).pages)
-        return 503 if len(pages) < 3 else []
-
-    with Pages({"/": ["/flaky"], "/flaky": flaky}) as site:
-        await crawl(Follower, shared, url=site.url + "/")
-    assert pages == [2, 2, 2]
+        crawler = await crawl(Nothing, shared)
+    assert [url.removeprefix(pages.url) for url in crawler.spider.parsed] == expected
 
 
 @pytest.mark.each_scrapy
@@ -131,13 +114,15 @@ async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server
         else:
             call_later(0.005, turn)
 
-    def freeze():
-        os.kill(own_server.pid, signals_of_os.SIGSTOP)
-        turn()
+    class Freezing(Follower):
+        def parse(self, response):
+            if len(self.parsed) == 50:
+                os.kill(own_server.pid, signals_of_os.SIGSTOP)
+                turn()
+            yield from super().parse(response)
 
     with LocalSite(pages=100, links=8) as pages:
-        pages.when(50, lambda: reactor_calls(freeze))
-        crawler = await crawl(settings=own | {"BLOOM_REDIS_TIMEOUT": 60}, url=pages.url)
+        crawler = await crawl(Freezing, own | {"BLOOM_REDIS_TIMEOUT": 60}, url=pages.url)
     assert len(turns) == 200
     assert crawler.stats.get_value("bloom/redis/outages", 0) == 0
     assert pages.missed == set()
@@ -159,8 +144,7 @@ async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, c
             monkeypatch.setattr(upkeep, "BLOCKED", 600.0)
 
     settings = shared | {"ITEM_PIPELINES": {Slow: 500}}
-    with Pages(fan("a")) as pages:
-        await crawl(settings=settings, url=pages.url + "/")
+    _, pages = await visit(fan("a"), settings=settings)
     assert blocked == [[]]
     assert pages.hits == {"/": 1, "/a": 1}
 
@@ -168,31 +152,21 @@ async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, c
 # Faults
 
 
-# What a warning says of a server that has no room or no replica, and the setting that makes it so.
-REFUSALS = {
-    "The server is out of memory": ("maxmemory", 1000),
-    "good replicas": ("min-replicas-to-write", 1),
-}
-
-
-@pytest.mark.parametrize("error", REFUSALS, ids=["no memory", "no replica"])
-async def test_a_server_that_takes_no_writes_is_waited_for(
-    own, own_server, key, caplog, monkeypatch, error
-):
+async def test_a_server_that_is_full_is_waited_for(own, own_server, key, caplog, monkeypatch):
     monkeypatch.setattr(upkeep, "WARN", 0.3)
-    client, (name, value) = own_server.client(), REFUSALS[error]
+    client = own_server.client()
 
-    def refuse():
-        client.config_set(name, value)
+    def be_full():
+        client.config_set("maxmemory", 1000)
         try:
             until(lambda: caplog.text.count("Retrying") == 3)
         finally:
-            client.config_set(name, 0)
+            client.config_set("maxmemory", 0)
 
     with LocalSite(pages=60, links=8) as pages:
-        pages.when(20, refuse)
+        pages.when(20, be_full)
         crawler = await crawl(settings=own, url=pages.url)
-    assert error in caplog.text
+    assert "The server is out of memory" in caplog.text
     assert pages.missed == set()
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/redis/outages") == 1
@@ -243,6 +217,7 @@ async def test_a_server_that_has_answered_is_waited_for_and_what_is_enqueued_mea
     assert pages.hits == {"/": 1, "/a": 1, "/early": 1}
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert dropped == [pages.url + "/early"] * 2  # the second one, and the link to it
+    assert "good replicas" in caplog.text
     assert "AssertionError" not in caplog.text
     assert left(own_server, key) == (0, 0, 0)
 
@@ -268,37 +243,6 @@ async def test_a_loss_while_start_runs_again_runs_it_once_more(shared, server):
     assert Unlucky.starts == 3
 
 
-async def test_a_worker_that_was_taken_for_dead_goes_on_and_says_so(
-    own, own_server, key, caplog, monkeypatch
-):
-    """It has a request that waits for its turn, none in flight, and nothing to say."""
-    monkeypatch.setattr(upkeep, "LEASE", 0.5)
-    monkeypatch.setattr("scrapy_bloom.redis.worker.AHEAD", 60.0)
-    client, other = own_server.client(), Link(Server(own_server.url), 10.0)
-
-    def is_dead():
-        shift_leases(own_server, key, -3600)
-        all_are_well(own_server, key)
-        other.run("beat", key, client.hget(key, "epoch"), "other", LEASE, MOST_DEATHS)
-        return any(b" dead " in value for value in client.hvals(key))
-
-    def die():
-        until(lambda: taken_by(own_server, os.getpid()) == [pages.url + "/a"])
-        until(is_dead)  # it may be just renewing its lease
-
-    settings = own | {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 3, "CLOSESPIDER_TIMEOUT": 60}
-    with Pages(fan("a")) as pages:
-        crawling = make_crawler(Follower, settings)
-        running = crawling.crawl(url=pages.url + "/")
-        await deferToThread(die)
-        await running
-    other.close()
-    assert crawling.stats.get_value("finish_reason") == "finished"
-    assert pages.hits["/"] == 1
-    assert 1 <= pages.hits["/a"] <= 2  # twice if its turn came before the worker knew
-    assert "this worker missed its lease of 0.5 s" in caplog.text
-
-
 async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, server, key):
     other = Link(Server(server.url), 10.0)
 
@@ -312,3 +256,112 @@ async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, 
     other.close()
     assert crawler.stats.get_value("finish_reason") == "bloom_filter_lost"
     assert server.client().keys(f"*{key}*") == [key.encode()]  # the note
+
+
+# What requests carry: data in, data out, and nothing that runs
+
+DATA = {
+    "item": kinds.Book(title="x"),
+    "dataclass": kinds.Page([kinds.Point(2)]),
+    "attrs": kinds.Author("y"),
+    "enum": Color.RED,
+    "named_tuple": kinds.Pair(1, kinds.Single("z")),
+    "text": fromstring("<a>of a link</a>").xpath("string()"),  # as rules note it, a class of lxml's
+    "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
+}
+PLAIN = "support.kinds.Plain"
+
+
+class Carrying(Follower):
+    """Gives each link what is in `data`."""
+
+    data = DATA
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.came = []
+
+    def parse(self, response, **carried):
+        if carried:
+            self.came.append(carried)
+        yield from super().parse(response)
+
+    def request(self, response, href):
+        return kinds.Form(response.urljoin(href), cb_kwargs=self.data)
+
+
+class LeavesData(Leaves, Carrying):
+    pass
+
+
+class CarriesNothing(StartsNothing, Carrying):
+    pass
+
+
+@pytest.mark.each_scrapy
+@pytest.mark.parametrize("form", ["Pickle", "Marshal"])
+async def test_another_worker_gets_all_kinds_of_data_whatever_scrapys_queue_is(
+    shared, server, key, form, caplog
+):
+    shared["SCHEDULER_DISK_QUEUE"] = f"scrapy.squeues.{form}FifoDiskQueue"
+    with Pages(fan("a", "b")) as pages:
+        await crawl(LeavesData, shared, url=pages.url + "/")
+        assert left(server, key) == (2, 0, 0)
+        second = await crawl(CarriesNothing, shared)
+    assert second.spider.came == [DATA, DATA]
+    assert left(server, key) == (0, 0, 0)
+    (said,) = messages(caplog)
+    assert "LeavesData', this run is" in said  # and nothing of the data
+
+
+class Plainly(Carrying):
+    """What it gives to its links is no data to a stranger."""
+
+    data = {"plain": kinds.Plain(1)}  # noqa: RUF012
+
+
+async def test_what_could_not_be_read_again_waits_in_memory_unless_its_class_is_listed(
+    shared, caplog
+):
+    for listed, where in ((), "memory"), ([PLAIN], "redis"):
+        with Pages(fan("a", "b")) as pages:
+            settings = shared | {"BLOOM_REDIS_KEY": f"{where}:bloom", "BLOOM_REDIS_CLASSES": listed}
+            crawler = await crawl(Plainly, settings, url=pages.url + "/")
+            assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
+        assert crawler.spider.came == [Plainly.data] * 2
+        assert crawler.stats.get_value(f"scheduler/enqueued/{where}") >= 2
+        said = messages(caplog)
+        assert [PLAIN in line and "BLOOM_REDIS_CLASSES" in line for line in said] == (
+            [] if listed else [True]
+        )
+
+
+async def test_a_class_that_cannot_be_imported_is_refused_when_the_crawl_opens(shared, caplog):
+    crawler = await crawl(CarriesNothing, shared | {"BLOOM_REDIS_CLASSES": "support.kinds.Missing"})
+    assert crawler.stats.get_value("finish_reason") == "bloom_invalid_setting"
+    assert "BLOOM_REDIS_CLASSES has 'support.kinds.Missing'" in caplog.text
+
+
+async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, server, key, caplog):
+    """His requests are on the failed list in the end, and all others are fetched."""
+    RAN.clear()
+    with Pages(fan("a", "b", "c")) as pages:
+        await crawl(LeavesData, shared, url=pages.url + "/")
+        client, bodies = server.client(), beginning(key) + "bodies"
+        for number, (id_, stored) in enumerate([*client.hgetall(bodies).items()][:2]):
+            mark, found, _ = stored.partition(b"\x8e\xa3url")
+            assert found
+            hostile = {ExtType(0, b""): "support.kinds:run"} if number else 1
+            body = Request(pages.url, meta={"x": hostile}).to_dict()
+            if not number:
+                body["_class"] = "support.kinds.run"
+            client.hset(bodies, id_, mark + packb(body))
+        caplog.clear()
+        crawler = await crawl(CarriesNothing, shared)
+        assert left(server, key) == (0, 0, 2)
+        assert sum(pages.hits.values()) == 2
+    assert RAN == []
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    said = [line for line in messages(caplog) if "is more than data" in line]
+    assert len(said) == 1
+    assert "support.kinds.run" in said[0]

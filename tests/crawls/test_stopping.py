@@ -1,27 +1,31 @@
-"""Which pages are fetched again after a stop, and what is written before a page is done."""
+"""What becomes of pages when a spider closes, and of requests that are only in memory."""
 
 import asyncio
-import json
 import logging
+import re
 import sqlite3
 import threading
-from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
-from redis import Redis
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
-from scrapy.extensions.feedexport import BlockingFeedStorage
-from support.crawling import Follower, close, crawl, download, kept, placed
-from support.queues import left
+from support.crawling import Follower, close, crawl, download, kept, make_crawler, placed, visit
+from support.internals import unsaid_in
+from support.queues import undone
 from support.sites import Pages, fan
 from support.waiting import PATIENCE, until
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Scheduler
-from scrapy_bloom.local.backend import LocalBackend
-from scrapy_bloom.signals import before_commit
+from scrapy_bloom.crawl import frontier
+from scrapy_bloom.crawl.backend import EACH
+from scrapy_bloom.crawl.scrapy.loop import call_later
+from scrapy_bloom.errors import BackendError
+from scrapy_bloom.local import backend
+from scrapy_bloom.local.store import Store
+from scrapy_bloom.redis.backend import RedisBackend
+from scrapy_bloom.redis.queue import SharedQueue
 
 pytestmark = pytest.mark.server
 
@@ -29,16 +33,57 @@ pytestmark = pytest.mark.server
 storage = placed("kept job", "shared")
 
 
-def undone(storage):
-    """Return how many requests of a crawl are neither done nor on the failed list."""
-    if "BLOOM_REDIS_URL" in storage:
-        with Redis.from_url(storage["BLOOM_REDIS_URL"]) as client:
-            return sum(left(Mock(client=lambda: client), storage["BLOOM_REDIS_KEY"])[:2])
-    with closing(sqlite3.connect(f"{storage['JOBDIR']}/bloom.sqlite")) as database:
-        return database.execute("SELECT count(*) FROM requests").fetchone()[0]
+# Spiders that close
 
 
-# CloseSpider
+async def test_a_spider_that_closes_says_what_it_waits_for(storage, caplog):
+    caplog.set_level(logging.INFO)
+
+    class Closing(Follower):
+        def parse(self, response):
+            if response.url.endswith("/a"):
+                close(self.crawler)
+            yield from super().parse(response)
+
+    def answer_when_it_is_said(*_):
+        until(lambda: "Closing: finishing" in caplog.text)
+        return []
+
+    await visit(fan("a", b=answer_when_it_is_said), Closing, storage)
+    (said,) = (text for text in caplog.messages if text.startswith("Closing: "))
+    assert re.fullmatch(
+        r"Closing: finishing (1 page|2 pages) in flight\. To kill the crawl now is safe, too: the"
+        r" next run fetches whatever is unfinished\.",
+        said,  # the page that closes it may be through or not
+    )
+
+
+@pytest.mark.each_scrapy
+async def test_what_was_not_sent_goes_back_at_once_when_the_spider_closes(job):
+    """Scrapy sends all that waits in its downloader first, at the pace of each host."""
+
+    class Closing(Follower):
+        name = "follower"
+        __module__, __qualname__ = Follower.__module__, Follower.__qualname__
+
+        def parse(self, response):
+            self.slot = self.crawler.engine.downloader.slots["127.0.0.1"]
+            self.slot.delay = 900.0
+            yield from super().parse(response)
+            self.close_when_some_wait()
+
+        def close_when_some_wait(self):
+            if len(self.slot.queue) > 8:
+                close(self.crawler)
+            else:
+                call_later(0.01, self.close_when_some_wait)
+
+    with Pages(fan(*range(20))) as pages:
+        await crawl(Closing, kept(job), url=pages.url + "/")
+        assert sum(pages.hits.values()) == 1
+        crawler = await crawl(Follower, kept(job), url=pages.url + "/")
+        assert pages.hits == {"/": 1, **{f"/{leaf}": 1 for leaf in range(20)}}
+    assert crawler.stats.get_value("bloom/queue/recovered") is None
 
 
 class Enough(Follower):
@@ -74,9 +119,7 @@ class Twice:
         self._over = asyncio.Event()
         crawler.signals.connect(self._over.set, signal=signals.spider_closed)
 
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
 
     async def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's signature
         if request.meta.get("is_ours"):
@@ -169,8 +212,7 @@ async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, cap
 
             yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
 
-    with Pages({"/": []}) as site:
-        await crawl(Idle, storage, url=site.url + "/")
+    await visit({"/": []}, Idle, storage)
     assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
     assert caplog.text.count("Unable to serialize request") == 1
 
@@ -188,8 +230,7 @@ async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job
 
     by_slot = "scrapy.pqueues.DownloaderAwarePriorityQueue"
     settings = kept(job, SCHEDULER_PRIORITY_QUEUE=by_slot)
-    with Pages({"/": ["/a"], "/a": []}) as site:
-        crawler = await crawl(Slots, settings, url=site.url + "/")
+    crawler, _ = await visit({"/": ["/a"], "/a": []}, Slots, settings)
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert [failure.type for failure in failed] == [TypeError]
     assert len(crawler.spider.parsed) == 2
@@ -212,176 +253,97 @@ async def test_a_request_enqueued_after_the_crawl_was_stored_is_refused_and_logg
     assert undone(storage) == 0
 
 
-# Items
+# While too much is only in memory nothing is sent that is stored; each crawl ends all the same
+
+FEW = 20
+MANY = 100
 
 
-class Gathering:
-    """A pipeline whose handler of `before_commit` is a coroutine."""
-
-    written = ()
-    fails = 0
-    raises = OSError("no room for items")
-
-    def __init__(self, crawler):
-        self.items, self.file = [], type(self).written
-        crawler.signals.connect(self.write, signal=before_commit)
-
-    @classmethod
-    def from_crawler(cls, crawler):
-        return cls(crawler)
-
-    def process_item(self, item, spider=None):  # noqa: ARG002
-        self.items.append(item["url"])
-        return item
-
-    async def write(self):
-        await asyncio.sleep(0.01)
-        if type(self).fails:
-            type(self).fails -= 1
-            raise self.raises
-        self.save()
-
-    def close_spider(self, spider=None):  # noqa: ARG002
-        self.save()
-
-    def save(self):
-        self.file.extend(self.items)
-        self.items.clear()
+@pytest.fixture
+def few(monkeypatch):
+    """Only a few requests may be in memory: some hundreds are as far above it as thousands are."""
+    monkeypatch.setattr(frontier, "MOST_UNSAID", FEW * EACH)
 
 
-class Items(Follower):
-    """Makes an item of each page, and stops after so many."""
+class Unstorable(Follower):
+    """Many of its requests cannot be stored, of `start()` and of its first page."""
 
-    stops_after = 0
+    async def start(self):
+        yield Request("data:,first")
+        for number in range(MANY):
+            yield Request(f"data:,{number}", callback=self.parsed.append)
+
+    def parse(self, response):  # noqa: ARG002 - Scrapy's call
+        for number in range(MANY):
+            yield Request(f"data:,{number} of a page", callback=self.parsed.append)
+            yield Request(f"data:,{number} to be stored", callback=self.end)
+
+    def end(self, response):
+        self.parsed.append(response)
+
+
+@pytest.mark.usefixtures("few")
+async def test_what_can_never_be_stored_is_sent_and_counts_for_nothing(storage):
+    crawler = await crawl(Unstorable, storage)
+    assert len(crawler.spider.parsed) == 3 * MANY
+    assert crawler.stats.get_value("finish_reason") == "finished"
+
+
+class Wide(Follower):
+    """Each page yields many requests of a kilobyte or more; notes how much was only in memory."""
+
+    most = pages = 0
+
+    async def start(self):
+        for number in range(MANY):
+            self.most = max(self.most, unsaid_in(self.crawler))
+            yield Request(f"data:,{number}")
 
     def parse(self, response):
-        yield from super().parse(response)
-        yield {"url": response.url}
-        if len(self.parsed) == self.stops_after:
-            close(self.crawler)
+        self.pages += 1
+        if "-" not in response.url and self.pages < MANY // 2:
+            for number in range(FEW):
+                meta = {"large": "x" * EACH}
+                yield Request(f"{response.url}-{number}", meta=meta, priority=-1)
+        self.most = max(self.most, unsaid_in(self.crawler))
 
 
-@pytest.mark.each_scrapy
-@pytest.mark.parametrize("error", [OSError("no room for items"), asyncio.CancelledError()])
-async def test_coroutine_handlers_of_before_commit_are_awaited(storage, monkeypatch, error):
-    Gathering.written, Gathering.fails = [], 2
-    monkeypatch.setattr(Gathering, "raises", error)
-    with LocalSite(pages=60, links=6) as site:
-        site.when(50, lambda: until(lambda: not Gathering.fails))  # else it may end before that
-        settings = storage | {"ITEM_PIPELINES": {Gathering: 1}}
-        crawler = await crawl(Items, settings, url=site.url)
-    assert site.missed == set()
-    assert crawler.stats.get_value("bloom/queue/commit_errors", 0) == 2
-    done = 60 - undone(storage)
-    assert len(set(Gathering.written)) >= done > 40
+@pytest.mark.usefixtures("few")
+async def test_little_is_only_in_memory_however_much_pages_yield(storage):
+    crawler = await crawl(Wide, {**storage, "CONCURRENT_REQUESTS": 4})
+    assert crawler.spider.pages > 5 * MANY
+    assert crawler.spider.most < 4 * EACH * FEW + 4 * FEW * 3 * EACH  # what is in flight yields
+    assert crawler.stats.get_value("finish_reason") == "finished"
 
 
-async def test_pages_that_end_while_items_are_written_are_not_done(job, monkeypatch):
-    began, released, release = threading.Event(), [], LocalBackend.release
-
-    class Slow(Gathering):
-        async def write(self):
-            some, self.items = self.items, []
-            began.set()
-            while len(self.file) + len(some) + len(self.items) < 13:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            for _ in range(100):  # the engine is through with them
-                await asyncio.sleep(0)
-            self.file.extend(some)
-
-    def note(self, *page):
-        released.append(len(Gathering.written))
-        release(self, *page)
-
-    Gathering.written = []
-    monkeypatch.setattr(LocalBackend, "release", note)
-    leaves = {f"/{number}": lambda *_: began.wait(PATIENCE) and [] for number in range(12)}
-    with Pages({"/": [*leaves], **leaves}) as site:
-        await crawl(Items, kept(job, ITEM_PIPELINES={Slow: 1}), url=site.url + "/")
-    assert len(released) == 13
-    assert all(count <= written for count, written in enumerate(released, 1))
-
-
-@pytest.mark.parametrize(("fails_in", "lost"), [("write", 40), ("close", 0)])
-async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
-    storage, caplog, monkeypatch, fails_in, lost
+@pytest.mark.usefixtures("few")
+async def test_while_nothing_can_be_said_nothing_is_sent_and_it_goes_on_by_itself(
+    storage, monkeypatch
 ):
-    """What the handler has written last is safe; what it could not write is not done."""
+    owner, name, error = (
+        (Store, "commit", sqlite3.OperationalError("database or disk is full"))
+        if "JOBDIR" in storage
+        else (
+            SharedQueue,
+            "carry_out",
+            BackendError("Redis is down", temporary=True, answered=True),
+        )
+    )
+    original, fetched = getattr(owner, name), []
 
-    class Down(Gathering):
-        async def write(self):
-            if fails_in == "write":
-                raise OSError("no room for items")
-            await super().write()
+    def fail(self, *said, **how):
+        if crawler.spider and len(crawler.spider.parsed) > 20 and len(fetched) < 50:
+            fetched.append(len(crawler.spider.parsed))
+            raise error
+        return original(self, *said, **how)
 
-        def close_spider(self, spider=None):  # noqa: ARG002
-            if fails_in:
-                raise OSError("no room for items")
-            self.save()
-
-    class AtOnce(Items):
-        async def start(self):
-            for number in range(40):
-                yield Request(f"{self.url}/{number}")
-
-    def all_are_sent(*_):  # nothing is once items could not be written
-        return until(lambda: len(site.hits) == 40) and []
-
-    settings = storage | {"ITEM_PIPELINES": {Down: 1}, "CONCURRENT_REQUESTS": 40}
-    settings["CONCURRENT_REQUESTS_PER_DOMAIN"] = 40
-    Gathering.written, Gathering.fails = [], 0
-    monkeypatch.setattr(Items, "stops_after", 40)
-    with Pages({f"/{number}": all_are_sent for number in range(40)}) as site:
-        await crawl(AtOnce, settings, url=site.url)
-        assert len(Gathering.written) == 40 - lost
-        assert undone(storage) == lost
-        assert caplog.text.count("Items of 40 pages could not be written out") == bool(lost)
-        fails_in = ""
-        crawler = await crawl(AtOnce, settings, url=site.url)
-    assert len(set(Gathering.written)) == 40
-    assert undone(storage) == 0
-    assert "bloom/unclean_stop" not in crawler.stats.get_stats()
-
-
-class Uploading(BlockingFeedStorage):
-    def __init__(self, uri, *, feed_options=None):
-        pass
-
-    def _store_in_thread(self, file):
-        file.close()
-
-
-@pytest.mark.each_scrapy
-async def test_feeds_that_a_kill_would_damage_are_warned_of_at_the_start(job, tmp_path, caplog):
-    gzip = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
-    lines = {"format": "jsonlines"}
-    feeds = {"far://me:secret@a.test/items.jsonl": lines}
-    feeds |= {str(tmp_path / "items.gz"): lines | gzip, str(tmp_path / "items.jsonl"): lines}
-    feeds[str(tmp_path / "anew.jsonl")] = lines | {"overwrite": True}
-    feeds[str(tmp_path / "items.json")] = feeds[str(tmp_path / "%(time)s.json")] = {
-        "format": "json"
-    }
-    settings = kept(job, FEEDS=feeds, FEED_STORAGES={"far": Uploading})
-    with Pages(fan(*range(3))) as site:
-        await crawl(Items, settings, url=site.url + "/")
-    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    uploaded, processed, overwritten, whole = warned
-    assert "A second run cannot append to the json feed" in whole
-    assert "items.json: the file would not be valid" in whole
-    assert "anew.jsonl is overwritten by each run" in overwritten
-    assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
-    assert "items.gz is post-processed: a kill loses the last items" in processed
-
-
-@pytest.mark.each_scrapy
-async def test_each_file_of_a_feed_in_batches_is_repaired(job, tmp_path):
-    cut = '{"url": "http://a.te'
-    for batch in 1, 2, 3:
-        (tmp_path / f"{batch}.jsonl").write_text(cut)
-    feeds = {str(tmp_path / "%(batch_id)d.jsonl"): {"format": "jsonlines", "batch_item_count": 2}}
-    with Pages(fan(*range(4))) as site:
-        await crawl(Items, kept(job, FEEDS=feeds), url=site.url + "/")
-    for batch, items in (1, 2), (2, 2), (3, 1):
-        first, *lines = (tmp_path / f"{batch}.jsonl").read_text().splitlines()
-        assert first == cut
-        assert len([json.loads(line)["url"] for line in lines]) == items
+    monkeypatch.setattr(owner, name, fail)
+    for module, pause in (backend, "_SLOWEST"), (backend, "INTERVAL"), (RedisBackend, "interval"):
+        monkeypatch.setattr(module, pause, 0.001)
+    with LocalSite(pages=150, links=6) as site:
+        crawler = make_crawler(Follower, storage)
+        await crawler.crawl(url=site.url)
+        assert (site.missed, site.repeated) == (set(), {})
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert len(fetched) == 50
+    assert fetched[-1] <= fetched[0] + 2 * 16  # which were in flight, or being parsed

@@ -1,13 +1,12 @@
 """Workers killed at any moment: no page is lost, and only what they had is fetched twice."""
 
-import os
 import random
 from collections import Counter
 from contextlib import closing
 
 import pytest
-from support.crawling import Crawl
-from support.kills import kill_each
+from support.crawling import sharing
+from support.kills import KILLS, kill_each
 from support.queues import account
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
@@ -25,9 +24,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.usefixtures("short_leases"),
 ]
-
-KILLS = int(os.environ.get("KILLS", "1"))
-"""Kills in each of the series; `make kills` asks for many."""
 
 SERIES = {
     "plain": {},
@@ -48,15 +44,13 @@ ALSO = "breadth first", "one at a time"
 )
 def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     dice = random.Random(name)
-    settings = {"SCHEDULER": "scrapy_bloom.Scheduler", "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
-    kind = StormySite if name in ("retries", "failures") else LocalSite
+    is_stormy = name in ("retries", "failures")
+    kind = StormySite if is_stormy else LocalSite
     under_way, kills = set(), 0
     with (
         LocalRedis() as server,
         kind(pages=60 + 60 * KILLS, links=6, seed=len(name)) as site,
-        Crawl(
-            site, server, tmp_path, BLOOM_REDIS_URL=server.url, **(settings | SERIES[name])
-        ) as crawl,
+        sharing(site, server, tmp_path, **SERIES[name]) as crawl,
     ):
         for victim in kill_each(site, crawl.join, KILLS, dice, workers=3, most=60):
             kills += 1
@@ -66,10 +60,7 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             failed = fetch_again(crawl, server)
             assert failed >= len(site.hits) // 8
         assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
-        if name not in (
-            "retries",
-            "failures",
-        ):  # what is tried again is not filtered, nor what it redirects to
+        if not is_stormy:  # what is tried again is not filtered, nor what it redirects to
             assert set(site.repeated) <= under_way
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
     again = sum(hits - 1 for hits in site.repeated.values())

@@ -158,6 +158,12 @@ async def crawl(spider=Follower, settings=None, **arguments):
     return crawler
 
 
+async def visit(pages, spider=Follower, settings=None, **arguments):
+    """Crawl a site of these pages to the end; return the crawler and what the site was."""
+    with Pages(pages) as site:
+        return await crawl(spider, settings, url=site.url + "/", **arguments), site
+
+
 async def crawl_refused(settings, caplog, **arguments):
     caplog.clear()
     with Pages({"/": []}) as pages:
@@ -202,7 +208,7 @@ class Project:
         (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (folder / "project_settings.py").write_text(SETTINGS)
         ours = environment()
-        self._environment = {**ours, "PYTHONPATH": f"{folder}{os.pathsep}{ours['PYTHONPATH']}"}
+        self.environment = {**ours, "PYTHONPATH": f"{folder}{os.pathsep}{ours['PYTHONPATH']}"}
 
     def __enter__(self):
         return self
@@ -219,7 +225,7 @@ class Project:
     def start(self, *command, **environment):
         """Start a `scrapy` command, with more in its environment if need be."""
         command = "scrapy", *command
-        self.runs.append(Run(self.folder, command, self._environment | environment))
+        self.runs.append(Run(self.folder, command, self.environment | environment))
         return self.runs[-1]
 
     def crawl(
@@ -334,6 +340,12 @@ def resumes_well(site):
     stop, the page has not ended.
     """
     return not site.missed and len(site.repeated) <= AT_ONCE
+
+
+def sharing(site, server, folder, **settings):
+    """Return a crawl whose workers share everything."""
+    ours = KEPT | {"BLOOM_REDIS_URL": server.url, "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
+    return Crawl(site, server, folder, **(ours | settings))
 
 
 def reach(site, deliveries):

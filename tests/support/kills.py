@@ -1,12 +1,17 @@
 """Crawls that are killed again and again, and what is left of them at the end."""
 
+import csv
 import json
+import os
 import random
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
 
 from support.waiting import until
+
+KILLS = int(os.environ.get("KILLS", "1"))
+"""Kills in each of the series; `make kills` asks for many."""
 
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
@@ -159,6 +164,37 @@ def kill_each(site, start, kills, dice, *, workers, most):
         runs[victim].end()
         yield runs[victim]
         runs[victim] = start()
+
+
+def feeds_in(folder):
+    """Return the setting for a feed of JSON lines and one of CSV in a folder."""
+    return {
+        f"{folder}/items.jsonl": {"format": "jsonlines"},
+        f"{folder}/items.csv": {"format": "csv"},
+    }
+
+
+def faults_in(site, *paths):
+    """Return what is wrong in a feed of the spider `thrice` after a crawl of a whole site: how many
+    items it lacks, how many it has twice, and how many lines are broken.
+
+    :param paths: its files.
+    """
+    found = Counter(item for path in paths for item in _numbers_in(site, path))
+    broken = found.pop(None, 0)
+    return site.pages * 3 - len(found), found.total() - len(found), broken
+
+
+def _numbers_in(site, path):
+    """Yield page and number of each item in a file, None for what cannot be read."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file) if path.suffix == ".csv" else file:
+            try:
+                item = json.loads(row) if isinstance(row, str) else row
+                assert item["text"] == 'a "quoted" text,\n' * 8
+                yield site.page(item["url"].removeprefix(site.url[:-1])), int(item["number"])
+            except (AssertionError, KeyError, TypeError, ValueError):
+                yield None
 
 
 def items_in(path):

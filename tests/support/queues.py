@@ -1,10 +1,14 @@
 """Workers of a shared queue that a test leads step by step, their plans and their leases."""
 
+import sqlite3
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha1
+from types import SimpleNamespace
 from unittest.mock import patch
+
+from redis import Redis
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
@@ -199,6 +203,16 @@ def left(server, key):
     client, base = server.client(), beginning(key)
     waiting = sum(client.zcard(base + name) for name in ("queue", "later"))
     return waiting, client.hlen(base + "taken"), client.hlen(base + "failed")
+
+
+def undone(settings):
+    """Return how many requests of a crawl are neither done nor on the failed list."""
+    if "JOBDIR" in settings:
+        with closing(sqlite3.connect(f"{settings['JOBDIR']}/bloom.sqlite")) as database:
+            return database.execute("SELECT count(*) FROM requests").fetchone()[0]
+    with Redis.from_url(settings["BLOOM_REDIS_URL"]) as client:
+        server = SimpleNamespace(client=lambda: client)
+        return sum(left(server, settings["BLOOM_REDIS_KEY"])[:2])
 
 
 # Plans and scripts
