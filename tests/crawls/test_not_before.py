@@ -241,14 +241,12 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
 
     class Asks(Follower):
         async def parse(self, response):
-            self.parsed.append(response.url)
             if response.url.endswith("/a"):
                 assert hold(response.request, self.crawler, LONG)
-                again = response.request.replace(dont_filter=True)
-                await download(self.crawler, response.request)
-                await download(self.crawler, again)
-            for href in response.css("a::attr(href)").getall():
-                yield self.request(response, href)
+                for request in response.request, response.request.replace(dont_filter=True):
+                    await download(self.crawler, request)
+            for found in super().parse(response):
+                yield found
 
     crawler, pages = await visit(fan("a"), Asks, kept)
     assert pages.hits == {"/": 1, "/a": 3}

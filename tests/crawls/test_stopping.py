@@ -5,7 +5,6 @@ import logging
 import re
 import sqlite3
 import threading
-from unittest.mock import Mock
 
 import pytest
 from scrapy import Request, signals
@@ -144,38 +143,6 @@ async def test_a_page_that_a_middleware_downloads_itself_is_not_done_before_its_
 # Held requests
 
 
-async def test_a_page_held_in_memory_is_not_lost_with_the_page_that_yielded_it(storage):
-    """Another page links to it, too, and is not done before it: the first one may have changed."""
-    front, archive = threading.Event(), threading.Event()
-
-    class Two(Follower):
-        stops = True
-
-        def parse(self, response):
-            self.parsed.append(response.url)
-            is_front = response.url.endswith("/front")
-            for href in response.css("a::attr(href)").getall():
-                late = {"callback": lambda page: self.late(page)} if is_front else {}  # noqa: PLW0108
-                yield response.follow(href, **late)
-            (front if is_front else archive if "archive" in response.url else Mock()).set()
-
-        def late(self, _):
-            if self.stops:
-                raise CloseSpider("enough")
-
-    news = ["/1", "/2", "/3"]
-    pages = {"/": ["/front", "/archive"], "/front": lambda *_: news if Two.stops else []}
-    pages["/archive"] = lambda *_: front.wait(PATIENCE) and news
-    pages |= dict.fromkeys(news, lambda *_: archive.wait(PATIENCE) and [])
-    with Pages(pages) as site:
-        await crawl(Two, storage, url=site.url + "/")
-        assert site.hits["/front"] == site.hits["/archive"] == 1
-        Two.stops = False
-        spider = (await crawl(Two, storage, url=site.url + "/")).spider
-    assert {site.url + path for path in news} <= {*spider.parsed}
-    assert undone(storage) == 0
-
-
 @pytest.mark.each_scrapy
 async def test_a_start_request_that_is_held_keeps_no_page_in_flight(storage):
     both, sent = threading.Event(), threading.Event()
@@ -208,9 +175,8 @@ async def test_a_start_request_that_is_held_keeps_no_page_in_flight(storage):
 async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, caplog):
     class Idle(Follower):
         async def start(self):
-            yield Request(self.url, callback=lambda page: self.parse(page))  # noqa: PLW0108
-
-            yield Request(self.url + "?2", callback=lambda page: self.parse(page))  # noqa: PLW0108
+            for url in (self.url, self.url + "?2"):
+                yield Request(url, callback=lambda page: self.parse(page))  # noqa: PLW0108
 
     await visit({"/": []}, Idle, storage)
     assert caplog.text.count("no page led to it: after a kill or a stop it is lost unless") == 1
