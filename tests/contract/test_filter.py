@@ -25,7 +25,6 @@ from scrapy_bloom.file import FORMAT
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.sizing import (
     BLOCK_BITS,
-    BLOCK_BYTES,
     HASHES,
     false_positive_rate,
     next_slice,
@@ -60,17 +59,15 @@ def test_sizes_and_spans_may_be_written_as_in_settings_and_are_shown():
     )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "said"),
-    [
-        (lambda: LocalFilter.load("nope"), StateError, "nope: found nothing, expected a file of"),
-        (lambda: LocalFilter().add("str"), TypeError, "a fingerprint must be bytes.*, not str"),
-        (lambda: LocalFilter(capactiy=5), TypeError, r"^LocalFilter.__init__\(\) .*'capactiy'"),
-    ],
-)
-def test_a_wrong_call_is_told_in_its_own_words(wrong, error, said):
-    with pytest.raises(error, match=said):
-        wrong()
+def test_a_wrong_call_is_told_in_its_own_words():
+    seen = LocalFilter()
+    for method in (seen.add, seen.forget, seen.__contains__, partial(seen.add_aged, max_age=1)):
+        for wrong in ("text", 20, None):
+            with pytest.raises(TypeError, match=r"a fingerprint must be bytes.*, not "):
+                method(wrong)
+    assert seen.info().items == 0
+    with pytest.raises(TypeError, match=r"^LocalFilter.__init__\(\) .*'capactiy'"):
+        LocalFilter(capactiy=5)
 
 
 # Growth
@@ -90,20 +87,6 @@ def test_the_errors_of_all_slices_stay_within_the_error_rate(capacities, error_r
         assert false_positive_rate(spec.capacity, spec.blocks) <= spec.error_rate
 
 
-def test_a_grown_filter_takes_little_more_than_one_of_the_right_size():
-    specs, sizes = [], {}
-    while sum(spec.capacity for spec in specs) < 10**9:
-        specs.append(next_slice(specs, 10**6, 1e-6))
-        held = sum(spec.capacity for spec in specs)
-        sizes[held] = sum(spec.blocks for spec in specs) * BLOCK_BYTES / held
-    assert next(iter(sizes)) == 10**6
-    assert max(size for held, size in sizes.items() if held < 2e7) < 4.5
-    assert max(size for held, size in sizes.items() if held < 2e8) < 5
-    at = min(held for held in sizes if held >= 10**7)
-    assert sizes[at] * at / 10**7 < 5.5
-    assert len([held for held in sizes if held <= at]) == 3
-
-
 def test_growth_is_logged_once_when_the_capacity_is_reached(caplog):
     seen = LocalFilter(capacity=2000)
     seen.add_many(fingerprints(2000))
@@ -112,18 +95,6 @@ def test_growth_is_logged_once_when_the_capacity_is_reached(caplog):
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert "2,000" in record.getMessage()
-
-
-# What a fingerprint is
-
-
-@pytest.mark.parametrize("wrong", ["text", 20, None])
-def test_every_method_refuses_what_is_not_bytes_like(wrong):
-    seen = LocalFilter()
-    for method in (seen.add, seen.forget, seen.__contains__, partial(seen.add_aged, max_age=1)):
-        with pytest.raises(TypeError):
-            method(wrong)
-    assert seen.info().items == 0
 
 
 # Forgetting
@@ -241,7 +212,7 @@ def run(path, statement):
         (lambda path: run(path, f"PRAGMA user_version = {FORMAT + 1}"), f"{FORMAT + 1}, expected"),
         (lambda path: path.write_bytes(path.read_bytes()[:-5000]), "damage"),
         (lambda path: (path.unlink(), path.mkdir()), "directory"),
-        (lambda path: path.unlink(), "found nothing"),
+        (lambda path: path.unlink(), "found nothing, expected a file of"),
     ],
 )
 def test_a_file_that_is_no_filter_is_refused_and_left_as_it_is(tmp_path, change, found):
@@ -249,8 +220,8 @@ def test_a_file_that_is_no_filter_is_refused_and_left_as_it_is(tmp_path, change,
     LocalFilter().save(path)
     change(path)
     before = path.read_bytes() if path.is_file() else None
-    left = {"found nothing": "", "directory": ".*Nothing was changed"}.get(found, ".*left as it is")
-    with pytest.raises(StateError, match=f"{path}.*{found}{left}"):
+    left = "(left as it is|Nothing was changed)" if path.exists() else ""
+    with pytest.raises(StateError, match=f"{path}.*{found}.*{left}"):
         LocalFilter.load(path)
     assert (path.read_bytes() if path.is_file() else None) == before
 

@@ -229,9 +229,7 @@ async def test_many_slots_that_are_left_alone_cost_nothing(in_job):
     assert len(stored_holds(stored.meta)) == 1002
 
 
-async def test_what_is_put_aside_is_bounded_moves_in_portions_and_is_in_nobodys_way(
-    in_job, monkeypatch
-):
+async def test_what_is_put_aside_is_bounded_and_in_nobodys_way(in_job, monkeypatch):
     """Nor after a commit that has failed."""
     run = await in_job.open()
     names = [*map(str, range(150))]

@@ -75,10 +75,7 @@ def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(crawl, 
 
 @pytest.mark.parametrize("fault", ["drop reply", "late", "twice"])
 def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, crawl, fault):
-    with (
-        Proxy(server.port, counted=name_of("call")) as proxy,
-        Crawler(proxy.url, key) as worker,
-    ):
+    with Proxy(server.port, counted=name_of("call")) as proxy, Crawler(proxy.url, key) as worker:
         worker.offer(*"abcd")
         worker.take(4)
         worker.fail("a", "b")

@@ -72,24 +72,18 @@ def named(client, key):
     ]
 
 
-@pytest.fixture(autouse=True)
-def each_heartbeat(monkeypatch):
-    """Let workers look for what there is to do with each one, also if no call has told of it."""
-    monkeypatch.setattr(upkeep, "UNCHANGED", 0.0)
-
-
 @pytest.fixture
-def join(server, key):
-    """Become one more worker of a filter with small keys."""
-    with ExitStack() as stack:
-        stack.enter_context(small_keys())
+def join(server, key, monkeypatch):
+    """Become one more worker of a filter with small keys, which looks with each heartbeat."""
+    monkeypatch.setattr(upkeep, "UNCHANGED", 0.0)  # also if no call has told of what there is to do
+    with small_keys(), ExitStack() as links:
 
-        def join(capacity=CAPACITY, **options):
-            worker = WatchedLink(server, key)
-            stack.callback(worker.close)
-            options = {"order": "fifo", "error_rate": 1e-6, **options}
-            shared = Worker(worker, key, plan_of(capacity=capacity, **options))
-            shared.link = worker
+        def join(window=None):
+            link = WatchedLink(server, key)
+            links.callback(link.close)
+            plan = plan_of(capacity=CAPACITY, error_rate=1e-6, window=window, order="fifo")
+            shared = Worker(link, key, plan)
+            shared.link = link
             return shared
 
         yield join
@@ -164,10 +158,14 @@ class Growing:
     """Two workers of one filter; they and the server may fail between any two scripts."""
 
     def __init__(self, server, key, join, seed):
-        self.client, self.key, self.join = server.client(), key, join
-        self.chance = random.Random(seed)
-        self.workers = [join(), join()]
-        self.saved = {}
+        self.client, self.key, self.chance = server.client(), key, random.Random(seed)
+        self.new, self.links, self.saved = join, [], {}
+        self.workers = [self.join(), self.join()]
+
+    def join(self):
+        shared = self.new()
+        self.links.append(shared.link)
+        return shared
 
     def run(self, steps):
         for _ in range(steps):
@@ -176,7 +174,7 @@ class Growing:
             live, others = named(self.client, self.key)
             assert bits(self.client, self.key) <= live | others, name
             # At 1e8 pages a script that made all held the server for a second.
-            changes = {each for shared in self.workers for each in shared.link.changes}
+            changes = {each for link in self.links for each in link.changes}
             assert {script for script, change in changes if change} <= {"upkeep"}, name
             assert {change for _, change in changes} <= {-3, -2, -1, 0, 1}, name
             for row in read_slices(self.client.hget(self.key, "slices") or b""):

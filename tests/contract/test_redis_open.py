@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 from scrapy.utils.test import get_crawler
@@ -81,17 +82,14 @@ def test_a_url_that_cannot_be_is_refused_without_its_password(url, words):
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_a_url_that_only_looks_broken_is_taken():
+    for url in (
         "unix:///run/user@1000/a#b.sock",
         "rediss://host/0?ssl_ca_certs=/etc/me@home.pem",
         "redis://host/0/",
         "redis://",
-    ],
-)
-def test_a_url_that_only_looks_broken_is_taken(url):
-    assert Server(url).url == url
+    ):
+        assert Server(url).url == url
 
 
 # A server that may soon be usable
@@ -136,9 +134,6 @@ def test_a_target_is_shown_without_its_password():
     assert Server.of("", {"unix_socket_path": "/x"}).address() == "unix:/x"
     assert Server.of("", {"host": "far", "ssl": True}).url == "rediss://far:6379"
     assert Server.of("redis://host", {"url": "redis://other"}).options == {}
-
-
-def test_arguments_that_redis_py_does_not_know_are_refused():
     with pytest.raises(SettingError, match="REDIS_PARAMS"):
         Server.of("", {"pasword": "s3cr3t"}).connect(1)
 
@@ -210,15 +205,12 @@ def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
         assert all(two.add_many(known))
 
 
+HEADER = "program", "plan", "slices", "window", "first", "seq", "waiting", "forgotten"
+WRONG = ("plan", "{}"), ("slices", "x"), ("window", "9.0"), ("first", "x"), ("seq", "-1")
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("program", b"\xff"), ("program", None), ("plan", "{}"), ("plan", None)),
-        *(("seq", "-1"), ("waiting", b"\xff"), ("forgotten", None)),
-        *(("slices", "x"), ("slices", None), ("window", "9.0"), ("window", None)),
-        *(("first", "x"), ("first", None), ("epoch", b"\xff"), ("plan", b"\xff")),
-        *((name, b"\xff") for name in ("slices", "first", "window", "seq")),
-    ],
+    ("field", "value"), [*product(HEADER, (b"\xff", None)), ("epoch", b"\xff"), *WRONG]
 )
 def test_a_forged_or_torn_header_is_refused(server, key, field, value):
     open_filter(server.url, key).close()
@@ -253,13 +245,10 @@ def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, f
         assert seen.add_many(fingerprints(10, "new")) == [False] * 10
 
 
-@pytest.mark.parametrize("pattern", ["%(spdier)s", "%(spider)", "%", ""])
-def test_a_key_that_cannot_be_is_refused(pattern):
-    with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
-        key_of(Settings({"BLOOM_REDIS_KEY": pattern}), spider="s", project="p")
-
-
-def test_spiders_of_one_name_in_two_projects_have_keys_of_their_own():
+def test_a_key_is_that_of_a_project_and_a_spider_or_refused():
     projects = [project_of(get_crawler(None, {"BOT_NAME": name})) for name in ("books", "shop")]
     keys = [key_of(Settings({}), spider="s", project=project) for project in projects]
     assert keys == ["books:s:bloom", "shop:s:bloom"]
+    for pattern in "%(spdier)s", "%(spider)", "%", "":
+        with pytest.raises(SettingError, match="BLOOM_REDIS_KEY"):
+            key_of(Settings({"BLOOM_REDIS_KEY": pattern}), spider="s", project="p")

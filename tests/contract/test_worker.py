@@ -64,19 +64,18 @@ class Worker:
         return taken
 
     def begin(self, **meta):
-        """Give the next request to the engine; return both."""
-        taken = self.turns.pop()
+        """Give the next request to the engine; return it."""
         request = Request("http://a/", meta=meta)
         self.active.add(request)
-        self.turns.begin(request, taken)
-        return request, taken
+        self.turns.begin(request, self.turns.pop())
+        return request
 
     def send(self, *, late=0.0, **meta):
         """Let the next request reach the downloader; return it and its slot there.
 
         :param late: seconds that middlewares take.
         """
-        request, _ = self.begin(**meta)
+        request = self.begin(**meta)
         self.now += late
         slot = self.slots.setdefault(self.slot_of(request), Slot(self.delay))
         self.turns.reach(request)
@@ -91,7 +90,7 @@ class Worker:
         """Take requests that never reach the downloader; return what is told of paces then."""
         self.take(*[0.0] * count)
         for _ in range(count):
-            self.end(self.begin()[0])
+            self.end(self.begin())
         return self.turns.take_paces()
 
 
