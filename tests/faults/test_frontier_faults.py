@@ -269,9 +269,6 @@ async def test_what_has_failed_in_memory_is_eligible_again_in_an_hour_and_done_f
 class Looking(Follower):
     """Notes how SQLite writes the commits of its crawl."""
 
-    name = "looking"
-    mode = None
-
     def parse(self, response):
         self.mode = synchronous(self.crawler)
         return super().parse(response)

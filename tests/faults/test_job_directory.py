@@ -101,11 +101,11 @@ def test_a_second_crawl_is_refused_where_the_file_system_does_not_lock(job, monk
 
 @pytest.mark.parametrize("kind", ["moved", "deleted", "replaced"])
 def test_a_job_directory_that_goes_away_is_noticed(job, tmp_path, kind):
-    run, found = open_job(job, requests=True), "no file"
+    run, other, found = open_job(job, requests=True), tmp_path / "other", "no file"
     write(run, MARKS[0])
-    job.rename(tmp_path / "other")
+    job.rename(other)
     if kind == "deleted":
-        shutil.rmtree(tmp_path / "other")
+        shutil.rmtree(other)
     elif kind == "replaced":
         kept_job(job)
         found = "another file"
@@ -113,7 +113,7 @@ def test_a_job_directory_that_goes_away_is_noticed(job, tmp_path, kind):
         write(run, MARKS[1])
     assert not run.close()
     if kind == "moved":
-        run = open_job(tmp_path / "other", requests=True)
+        run = open_job(other, requests=True)
         assert (run.restored, len(run.store)) == (1, 1)
         assert run.close()
 

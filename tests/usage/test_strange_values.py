@@ -182,14 +182,15 @@ def shared(server):
 
 
 @contextmanager
-def held(shared, name, field, value):
-    """Let a field of a hash be strange."""
+def held(shared, name, fields):
+    """Let fields of a hash be strange."""
     _, client, hashes = shared
-    client.hset(name, field, value)
+    client.hset(name, mapping=fields)
     try:
         yield
     finally:
-        client.hset(name, field, hashes[name][field])
+        client.hdel(name, *fields)
+        client.hset(name, mapping=hashes[name])
 
 
 @pytest.mark.redis
@@ -203,7 +204,8 @@ def held(shared, name, field, value):
 def test_no_field_in_redis_makes_a_command_fail_with_a_traceback(bloom, shared, at, value, verb):
     target, _, hashes = shared
     fields = [(name, field) for name, found in hashes.items() for field in found]
-    with held(shared, *fields[at % len(fields)], value):
+    name, field = fields[at % len(fields)]
+    with held(shared, name, {field: value}):
         code, _, errors = bloom(asked(verb, target))
     assert code != 2 or "Redis at" in errors[0]
 
@@ -214,7 +216,7 @@ def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, 
     target, _, hashes = shared
     (key,) = (key for key in hashes if key.endswith(name))
     field = next(iter(hashes[key]))
-    with held(shared, key, field, b"x"):
+    with held(shared, key, {field: b"x"}):
         info, *listed = (bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed"))
         why = bloom(f"why {target} {' '.join(URLS)}")
     assert {code for code, _, _ in (info, *listed, why)} <= {0, 1}
@@ -230,25 +232,20 @@ def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, 
 @pytest.mark.parametrize("field", ["slices", "plan", "epoch", "waiting", "seq", "heard", "w:x"])
 def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
     """And what does not need it is shown; what would change something is refused."""
-    target, client, hashes = shared
-    header = next(iter(hashes))
-    client.hset(header, mapping={field: b"\xff", "skew": b"inf"})
-    try:
-        told = [bloom(asked(verb, target)) for verb in VERBS]
+    target, _, (header, *_) = shared
+    with held(shared, header, {field: b"\xff", "skew": b"inf"}):
+        info, *others = (bloom(asked(verb, target)) for verb in VERBS)
         refused = bloom(f"forget {target} {URLS[0]}")
-    finally:
-        client.hdel(header, field, "skew")
-        client.hset(header, mapping=hashes[header])
     damage = rf"found a damaged header ({field}: b'\xff'; "
     assert refused[0] == 2
     assert damage in refused[2][0]
     if field in {"slices", "plan", "epoch"}:
-        assert told[0][0] == 2
-        assert damage in told[0][2][0]
+        assert info[0] == 2
+        assert damage in info[2][0]
     else:
-        assert {code for code, _, _ in told} <= {0, 1}
+        assert {code for code, _, _ in (info, *others)} <= {0, 1}
         for each in (rf"{field}: found b'\xff'", "skew: found b'inf'"):
-            assert any(f"unusable       {each}" in line for line in told[0][1])
+            assert any(f"unusable       {each}" in line for line in info[1])
 
 
 # A job and a key with requests that commit 734aeafd has left are refused and stay as they are
@@ -258,7 +255,7 @@ LEFT = Path(__file__).parent / "formats"
 
 async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
     job.mkdir()
-    path, left = job / "bloom.sqlite", gzip.decompress((LEFT / "bloom.sqlite.gz").read_bytes())
+    path, left = job / NAME, gzip.decompress((LEFT / "bloom.sqlite.gz").read_bytes())
     path.write_bytes(left)
     for scheduler in (KEPT, {}):
         said = await crawl_refused({**scheduler, "JOBDIR": str(job)}, caplog)
@@ -267,16 +264,15 @@ async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
     code, _, [error] = bloom(f"info {job}")
     assert (code, "commit 734aeafd" in error) == (2, True)
     assert path.read_bytes() == left
-    assert [each.name for each in job.glob("*.sqlite-*")] == []
+    assert [*job.glob("*.sqlite-*")] == []
 
 
 async def test_a_key_of_the_last_format_is_refused(server, bloom, caplog):
     client, key = server.client(), "shop"
     for name, value in json.loads((LEFT / "key.json").read_text()).items():
         if isinstance(value, dict):
-            client.hset(
-                name, mapping={field: text.encode("latin-1") for field, text in value.items()}
-            )
+            fields = {field: text.encode("latin-1") for field, text in value.items()}
+            client.hset(name, mapping=fields)
         else:
             client.zadd(name, {member.encode("latin-1"): score for member, score in value})
     before = everything_in(server, key)
