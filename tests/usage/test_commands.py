@@ -406,8 +406,15 @@ LOCAL = {
     "theirs.bloom": lambda: in_database("theirs.bloom", "CREATE TABLE a (b)"),
     "cut.bloom": lambda: Path("cut.bloom").write_bytes(Path("job", NAME).read_bytes()[:9000]),
     "newer": lambda: in_database(kept_job(Path("newer")) / NAME, "PRAGMA user_version = 99"),
+    "older": lambda: in_database(kept_job(Path("older")) / NAME, "PRAGMA user_version = 4"),
 }
-SHARED = {"nothing": {}, "text": "x", "newer format": {"format": 9}, "slices": {"slices": "0:0:0"}}
+SHARED = {
+    "nothing": {},
+    "text": "x",
+    "slices": {"slices": "0:0:0"},
+    "newer key": {"format": 9},
+    "older key": {"format": 6},
+}
 """What a key holds: nothing, a text, or a filter but for a field of its header."""
 
 
@@ -430,6 +437,7 @@ def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, job, ser
         assert "found" in errors[0], (line, errors)
         assert ("found no" in errors[0]) is nothing, (line, errors)
         assert named in errors[0], (line, errors)
+        assert ("commit 734aeafd" in errors[0]) is fault.startswith("older"), (line, errors)
         assert (contents(job.parent), everything_in(server, key)) == before, line
 
 

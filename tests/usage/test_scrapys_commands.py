@@ -7,19 +7,17 @@ from testbed.localsite import LocalSite
 
 pytestmark = [pytest.mark.each_scrapy, pytest.mark.server]
 
-COMMANDS = {
-    "fetch": ["fetch", "{url}"],
-    "shell": ["shell", "{url}", "-c", "print(response.status)"],
-    "parse": ["parse", "--spider", "follower", "-d", "2", "{url}"],
-    "check": ["check", "checked"],
-    "bench": ["bench", "-s", "CLOSESPIDER_PAGECOUNT=1"],
-}
-NAMED = 'SCHEDULER = "scrapy_bloom.Scheduler"\nDUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"\n'
-NAMED += "LOGSTATS_INTERVAL = 60.0\n"  # as the shell would set it
-SETTINGS = {
-    "add-on": ("", COMMANDS),
-    "redis": (f'{NAMED}ADDONS = None\nBLOOM_REDIS_URL = "{{server}}"\n', ("shell",)),
-}
+COMMANDS = (
+    *("shell {url} -c print(response.status)", "fetch {url}", "check checked"),
+    *("parse --spider follower -d 2 {url}", "bench -s CLOSESPIDER_PAGECOUNT=1"),
+)
+IN_REDIS = """
+SCHEDULER = "scrapy_bloom.Scheduler"
+DUPEFILTER_CLASS = "scrapy_bloom.BloomDupeFilter"
+ADDONS = None
+BLOOM_REDIS_URL = "{}"
+LOGSTATS_INTERVAL = 60.0  # as the shell would set it
+"""
 
 
 CHECKED = '''
@@ -38,13 +36,11 @@ class Checked(Follower):
 '''
 
 
-@pytest.mark.parametrize("way", SETTINGS)
-def test_scrapys_commands_touch_no_file_and_no_key(project, server, way):
-    chosen, commands = SETTINGS[way]
+@pytest.mark.parametrize("shared", [False, True])
+def test_scrapys_commands_touch_no_file_and_no_key(project, server, shared):
+    kept = IN_REDIS.format(server.url) if shared else f"JOBDIR = {str(project.job)!r}\n"
     with (project.folder / "project_settings.py").open("a") as settings:
-        settings.write(f"SPIDER_MODULES += ['checked']\n{chosen.format(server=server.url)}")
-        if way != "redis":
-            settings.write(f"JOBDIR = {str(project.job)!r}\n")
+        settings.write(f"SPIDER_MODULES += ['checked']\n{kept}")
     project.job.mkdir()
     with LocalSite(pages=40, links=8) as site:
         (project.folder / "checked.py").write_text(CHECKED.format(site.url))
@@ -52,13 +48,12 @@ def test_scrapys_commands_touch_no_file_and_no_key(project, server, way):
         assert site.missed
         before = everything(project.job), everything_in(server)
         assert any(before)
-        for name in commands:
-            command = [part.format(url=site.url) for part in COMMANDS[name]]
-            run = project.start(*command)
+        for command in COMMANDS[:1] if shared else COMMANDS:
+            run = project.start(*command.format(url=site.url).split())
             assert run.end() == 0, run.log
             assert not run.logged("ERROR")
-            assert (everything(project.job), everything_in(server)) == before, name
-        run = project.finish(site, keep=False)
+            assert (everything(project.job), everything_in(server)) == before, command
+        project.finish(site, keep=False)
         assert site.missed == set()
 
 

@@ -1,12 +1,9 @@
 """A strange value in a job or in Redis: commands name it and show the rest, or refuse it."""
 
-import gzip
-import json
 import pickle
 import sqlite3
 import struct
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 import redis
@@ -14,8 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
 from scrapy import Request
 from support.contract import fingerprints
-from support.crawling import KEPT, crawl_refused
-from support.filters import everything_in
 from support.jobs import NAME, SPIDER, kept_job, open_job, packed
 from support.queues import Crawler, exchange
 from testbed.localredis import keys
@@ -246,40 +241,3 @@ def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
         assert {code for code, _, _ in (info, *others)} <= {0, 1}
         for each in (rf"{field}: found b'\xff'", "skew: found b'inf'"):
             assert any(f"unusable       {each}" in line for line in info[1])
-
-
-# A job and a key with requests that commit 734aeafd has left are refused and stay as they are
-
-LEFT = Path(__file__).parent / "formats"
-
-
-async def test_a_job_of_the_last_format_is_refused(job, bloom, caplog):
-    job.mkdir()
-    path, left = job / NAME, gzip.decompress((LEFT / "bloom.sqlite.gz").read_bytes())
-    path.write_bytes(left)
-    for scheduler in (KEPT, {}):
-        said = await crawl_refused({**scheduler, "JOBDIR": str(job)}, caplog)
-        assert "found format 4, expected format 5. It was left as it is: use the version" in said
-        assert "scrapy-bloom that wrote it, commit 734aeafd." in said
-    code, _, [error] = bloom(f"info {job}")
-    assert (code, "commit 734aeafd" in error) == (2, True)
-    assert path.read_bytes() == left
-    assert [*job.glob("*.sqlite-*")] == []
-
-
-async def test_a_key_of_the_last_format_is_refused(server, bloom, caplog):
-    client, key = server.client(), "shop"
-    for name, value in json.loads((LEFT / "key.json").read_text()).items():
-        if isinstance(value, dict):
-            fields = {field: text.encode("latin-1") for field, text in value.items()}
-            client.hset(name, mapping=fields)
-        else:
-            client.zadd(name, {member.encode("latin-1"): score for member, score in value})
-    before = everything_in(server, key)
-    shared = {**KEPT, "BLOOM_REDIS_URL": server.url, "BLOOM_REDIS_KEY": key}
-    said = await crawl_refused(shared, caplog)
-    assert "found 'scrapy-bloom 6', expected 'scrapy-bloom 7'. Nothing was changed." in said
-    assert "scrapy-bloom that wrote it, commit 734aeafd, or another key" in said
-    code, _, [error] = bloom(f"info {server.url}#{key}")
-    assert (code, "commit 734aeafd" in error) == (2, True)
-    assert everything_in(server, key) == before
