@@ -80,7 +80,7 @@ class LocalBackend(Backend):
         self._start_of = crawl.start_of
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
-        self.feeds = FeedNotes(job.store, sync=self._sync)
+        self.feeds = FeedNotes(job.store, job.folder, sync=self._sync)
         self.interval = INTERVAL
         self._failing = False
         self._failed_turn, self._late = False, time.monotonic() + APART
@@ -358,7 +358,7 @@ class LocalBackend(Backend):
         """
         self._note_seen()
         self.feeds.note()
-        self.feeds.closed = True
+        self.feeds.close()
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now
         self._report.account = account._replace(

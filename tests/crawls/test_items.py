@@ -28,9 +28,11 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.crawl import items as items_module
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.scrapy.feed_ends import End, cut_back, end_of
+from scrapy_bloom.crawl.scrapy.feed_ends import WRITING, End, cut_back, end_of
 from scrapy_bloom.crawl.scrapy.loop import pause
 from scrapy_bloom.local.backend import LocalBackend
+from scrapy_bloom.local.feeds import FeedNotes, cut_feeds
+from scrapy_bloom.local.notes import FEEDS
 from scrapy_bloom.signals import before_commit
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
@@ -561,12 +563,12 @@ def test_a_file_is_cut_back_to_where_it_ended(tmp_path, monkeypatch):
     path.write_bytes(b"0123456789" * 1000)
     end, synced = end_of(str(path)), []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
-    assert cut_back(path, end, saved) == 0
+    assert cut_back(path, end, end.size, saved) == 0
     assert not saved.parent.exists()
-    for number in range(2):
+    for number, left in enumerate((WRITING, end.size + 5)):
         with path.open("ab") as file:
             file.write(b"more%d" % number)
-        assert cut_back(path, end, saved) == 5
+        assert cut_back(path, end, left, saved) == 5
         assert path.read_bytes() == b"0123456789" * 1000
     assert saved.read_bytes() == b"more0more1"
     assert [each.st_size for each in synced] == [5, end.size, 10, end.size]
@@ -588,9 +590,61 @@ def test_a_file_that_is_not_as_it_was_is_left_as_it_is(tmp_path, change):
     CHANGES[change](path)
     before = path.read_bytes() if path.exists() else None
     with pytest.raises(ValueError, match=change.partition(",")[0]):
-        cut_back(path, end, tmp_path / "cut" / "items")
+        cut_back(path, end, WRITING, tmp_path / "cut" / "items")
     assert (path.read_bytes() if path.exists() else None) == before
     assert not (tmp_path / "cut").exists()
+
+
+OURS, THEIRS = b"1234", b"12"
+LEFT = {
+    "ours, after a kill": ((OURS, OURS), True),
+    "ours, while one is written": ((OURS, b"half"), True),
+    "theirs before": ((THEIRS, OURS), False),
+    "theirs after": ((OURS, THEIRS), False),
+    "theirs between": ((OURS, THEIRS, OURS), False),
+    "theirs alone": ((THEIRS,), False),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize("committed", [False, True])
+def test_only_what_the_crawl_has_written_is_cut_off(tmp_path, case, committed):
+    path, (parts, is_cut) = tmp_path / "items", LEFT[case]
+    store = SimpleNamespace(stored_meta={FEEDS: "{}"}, write_note=lambda *_, **__: None)
+    notes = FeedNotes(store, tmp_path, sync=False)
+
+    def append(part):
+        if part != THEIRS:
+            notes.note_left(str(path), path.stat().st_size, writing=True)
+        with path.open("ab") as file:
+            file.write(part)
+        if part == OURS:
+            notes.note_left(str(path), path.stat().st_size)
+
+    path.write_bytes(b"0123456789")
+    notes.note_opened(str(path), end := end_of(str(path)))
+    if committed:
+        append(OURS)
+        end = end_of(str(path))
+        notes.note_left(str(path), end.size)
+    for part in parts:
+        append(part)
+    notes.close()
+    before = path.read_bytes()
+    cut_feeds(tmp_path, json.dumps({str(path): end}))
+    assert path.read_bytes() == (before[: end.size] if is_cut else before)
+
+
+@pytest.mark.parametrize("left", ["", "no JSON\n", '{"items": 9}\n'])
+def test_after_a_power_failure_all_that_follows_is_cut_off(tmp_path, left):
+    """The size that the feed was left with is not synced. It may be an older one, or none."""
+    path = tmp_path / "items"
+    path.write_bytes(b"0123456789")
+    end = end_of(str(path))
+    path.write_bytes(b"0123456789more")
+    (tmp_path / "bloom.feeds").write_text(left.replace("items", str(path)))
+    cut_feeds(tmp_path, json.dumps({str(path): end}))
+    assert path.read_bytes() == b"0123456789"
 
 
 def test_what_is_no_file_has_no_end(tmp_path):

@@ -21,6 +21,7 @@ from support.kills import (
     feeds_in,
     items_in,
     series,
+    until_delivered,
 )
 from testbed.localsite import LocalSite, SteadySite, StormySite
 
@@ -220,6 +221,24 @@ def test_feeds_that_were_moved_away_or_changed_after_a_kill_are_left_as_they_are
     saved = [path.stat().st_size for path in project.job.glob("cut/*")]
     # A flush may have nothing new.
     assert cut == [(f"{sum(saved):,}", str(len(saved)))] * bool(saved)
+
+
+def test_what_others_append_to_a_feed_stays(project):
+    """As the same spider does with other arguments, a job of its own and `-o items.jsonl`."""
+    settings, path, foreign = settings_of(project), project.folder / "items.jsonl", b'{"of": 2}\n'
+    appended, logs = 0, ""
+    with SteadySite(pages=150, links=6) as site:
+        for environment in AFTER_A_FLUSH, AFTER_A_FLUSH, {}:
+            run = project.crawl(site, environment=environment, **settings)
+            while not run.ended:
+                until_delivered(site, 1, [run])
+                with path.open("ab") as file:  # while it runs, and once it was killed
+                    file.write(foreign)
+                appended += 1
+            assert run.end() == (-9 if environment else 0), run.log
+            logs += run.log
+    assert path.read_bytes().count(foreign) == appended
+    assert logs.count(f"The feed {path} is not as the killed run left it (others write") >= 1
 
 
 @pytest.mark.parametrize("moment", [*chain(*POINTS.values(), ITEMS, CUTTING)])

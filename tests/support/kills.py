@@ -38,6 +38,8 @@ ITEMS = (
     "scrapy_bloom.crawl.items:Items._ask_pipelines:before",
     "scrapy_bloom.local.feeds:FeedNotes.note:before",
     "scrapy_bloom.local.feeds:FeedNotes.note:after",
+    "scrapy_bloom.local.feeds:FeedNotes.note_left:before",
+    "scrapy_bloom.local.feeds:FeedNotes.note_left:after",
     "scrapy_bloom.local.feeds:FeedNotes.note_opened:before",
     "scrapy_bloom.local.feeds:FeedNotes.note_opened:after",
     "scrapy_bloom.local.store:Store.write_note:after",

@@ -11,6 +11,12 @@ from zlib import crc32
 
 _LAST: Final = 4096  # bytes that tell whether a file still has what it had
 
+WRITING: Final = -1
+"""In place of a size: this crawl is writing to the file."""
+
+SHARED: Final = -2
+"""In place of a size: others write to the file, too, so that nothing tells whose its end is."""
+
 
 class End(NamedTuple):
     """Where a file ended at some time.
@@ -42,6 +48,15 @@ class Notes(Protocol):
         :raises OSError: if that cannot be written.
         """
 
+    def note_left(self, path: str, size: int, *, writing: bool = False) -> None:
+        """Note at once which size a file has, before and after an item is written to it.
+
+        If it is not what was left after the last one, somebody else writes to the file.
+
+        :param writing: whether an item is about to be written.
+        :raises OSError: if that cannot be written.
+        """
+
 
 def end_of(path: str) -> End | None:
     """Return where a file ends; None if there is none, or it is a pipe or a device."""
@@ -55,11 +70,14 @@ def end_of(path: str) -> End | None:
         return None
 
 
-def cut_back(path: Path, end: End, saved: Path) -> int:
+def cut_back(path: Path, end: End, left: int, saved: Path) -> int:
     """Cut a file back to where it ended. What is cut off is appended to another one.
 
+    :param left: the size that the crawl has left it with: see :meth:`Notes.note_left`. If that is
+        less than it had at its end, it is from before a power failure, and tells nothing.
     :returns: how many bytes that were.
-    :raises ValueError: if it is another file by now, or has not what it had. It is left as it is.
+    :raises ValueError: if it is another file by now, has not what it had, or something that the
+        crawl has not written. It is left as it is.
     :raises OSError: if it cannot be read or written; likewise.
     """
     if not path.is_file():
@@ -71,6 +89,8 @@ def cut_back(path: Path, end: End, saved: Path) -> int:
         if found.st_size < end.size or _crc(file, end.size) != end.crc:
             raise ValueError("it was changed")
         if found.st_size > end.size:
+            if left == SHARED or end.size <= left != found.st_size:
+                raise ValueError("others write to it, too")
             saved.parent.mkdir(exist_ok=True)
             file.seek(end.size)
             with saved.open("ab") as copy:

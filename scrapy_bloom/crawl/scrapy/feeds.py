@@ -103,12 +103,14 @@ class Feeds:
         """
         self.opened = {}
         self._paths = {slot: self._paths[slot] for slot in self._all() if slot in self._paths}
-        found = ((slot, path, end_of(path)) for slot, path in self._paths.items())
-        return {
-            path: end
-            for slot, path, end in found
-            if end is not None and end.inode == os.fstat(slot.file.fileno()).st_ino
-        }
+        found = {}
+        for slot, path in self._paths.items():
+            end = end_of(path)
+            if end is not None and end.inode == os.fstat(slot.file.fileno()).st_ino:
+                found[path] = end
+                if self._notes is not None:
+                    self._notes.note_left(path, end.size)
+        return found
 
     def write_out(self, file: Any) -> None:
         """Flush a file, and sync it to disk if that is wanted.
@@ -171,7 +173,7 @@ class Feeds:
             is_open = slot.file is not None
             start()
             if not is_open:
-                _hand_over_items(slot)
+                self._hand_over_items(slot, path)
                 if isinstance(slot.exporter, CsvItemExporter):
                     _keep_header(slot.exporter, path)
             if self._notes is None or slot in self._paths or (end := end_of(path)) is None:
@@ -180,6 +182,24 @@ class Feeds:
             self._paths[slot], self.opened[path] = path, end
 
         slot.start_exporting = start_exporting
+
+    def _hand_over_items(self, slot: Any, path: str) -> None:
+        """Have items of a feed handed to the system as a whole, so that a kill cuts none in two.
+
+        The size of the file is noted each time: what others append is not ours to cut off.
+        """
+        export_item = slot.exporter.export_item
+
+        def export_and_flush(item: Any) -> None:
+            notes = self._notes if slot in self._paths else None
+            if notes is not None:
+                notes.note_left(path, os.fstat(slot.file.fileno()).st_size, writing=True)
+            export_item(item)
+            slot.file.flush()
+            if notes is not None:
+                notes.note_left(path, os.fstat(slot.file.fileno()).st_size)
+
+        slot.exporter.export_item = export_and_flush
 
     def _export_refused(self) -> None:
         """Export the items that the feeds have refused. What raises another error is rejected.
@@ -246,17 +266,6 @@ def _is_plain(slot: Any) -> bool:
 def _is_appended(slot: Any) -> bool:
     """Return whether a feed is a local file to which each run appends items, one after another."""
     return _is_plain(slot) and not slot.feed_options.get("overwrite") and slot.format not in _WHOLE
-
-
-def _hand_over_items(slot: Any) -> None:
-    """Have each item of a feed handed to the system as a whole, so that a kill cuts none in two."""
-    export_item = slot.exporter.export_item
-
-    def export_and_flush(item: Any) -> None:
-        export_item(item)
-        slot.file.flush()
-
-    slot.exporter.export_item = export_and_flush
 
 
 def _keep_header(exporter: Any, path: str) -> None:
