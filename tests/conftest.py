@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 from pytest_twisted import ensureDeferred
+from support.clusters import LocalCluster
+from testbed.localredis import LocalRedis, keys
 
 # Scrapy notes each crawl below the user's home. A test must not, and may run without a home.
 _state = TemporaryDirectory(prefix="scrapy-bloom-tests-")
@@ -111,7 +113,7 @@ def bloom(capsys, monkeypatch):
     return bloom
 
 
-# Redis for the tests. What they import is imported here when a test asks for it: many files do not.
+# Redis for the tests
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +129,6 @@ def short_leases():
 @pytest.fixture(scope="module")
 def server():
     """A Redis server for all tests of a file."""
-    from testbed.localredis import LocalRedis
-
     with LocalRedis() as server:
         yield server
 
@@ -136,8 +136,6 @@ def server():
 @pytest.fixture
 def own_server():
     """A Redis server for one test."""
-    from testbed.localredis import LocalRedis
-
     with LocalRedis() as server:
         yield server
 
@@ -145,8 +143,6 @@ def own_server():
 @pytest.fixture(scope="module")
 def cluster():
     """A Redis Cluster of three nodes for all tests of a file."""
-    from support.clusters import LocalCluster
-
     with LocalCluster() as cluster:
         yield cluster
 
@@ -154,8 +150,6 @@ def cluster():
 @pytest.fixture
 def key():
     """A key that no other test uses."""
-    from testbed.localredis import keys
-
     return next(keys)
 
 

@@ -14,7 +14,7 @@ from scrapy.exceptions import CloseSpider
 from scrapy.utils.test import get_crawler
 from support.crawling import messages
 from support.filters import contents
-from support.jobs import NAME, SPIDER, kept_job, lifo, open_job, stored, stored_job
+from support.jobs import NAME, SPIDER, kept_job, open_job, stored, stored_job
 from support.waiting import until
 from testbed.localsite import LocalSite
 
@@ -166,7 +166,11 @@ def assert_restored(folder, count):
 def beside(tmp_path):
     """A job of ours that has stopped cleanly with requests that wait."""
     folder = tmp_path / "job"
-    lifo(folder / "requests.queue" / "0")
+    (folder / "requests.queue").mkdir(parents=True)
+    queue = LifoDiskQueue(folder / "requests.queue" / "0")
+    for number in range(10):
+        queue.push(b"request %d" % number)
+    queue.close()
     (folder / "requests.queue" / "active.json").write_text("[0]")
     (folder / "spider.state").write_bytes(b"state")
     (folder / "requests.seen").write_bytes(b"seen")

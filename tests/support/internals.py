@@ -5,6 +5,7 @@ A test reads private fields nowhere else: ruff looks.
 
 import time
 from contextlib import contextmanager
+from operator import attrgetter
 from types import SimpleNamespace
 
 from redis import Redis
@@ -26,14 +27,26 @@ def repeat_the_self_check():
     fingerprinter._trusted.cache_clear()
 
 
-def scheduler_of(crawler):
-    """Return the scheduler of a crawl; Scrapy shows it to nobody, but a fork gets a copy of it."""
-    return crawler.engine._slot.scheduler
+# Scrapy shows it to nobody, but a fork gets a copy of it.
+scheduler_of = attrgetter("engine._slot.scheduler")
 
+# The bytes of requests that are only in memory until the next exchanges of a crawl.
+unsaid_in = attrgetter("engine._slot.scheduler._frontier._backend.unsaid")
 
-def unsaid_in(crawler):
-    """Return how many bytes of requests are only in memory until the next exchanges of a crawl."""
-    return scheduler_of(crawler)._frontier._backend.unsaid
+# The store of a backend: nobody else shows notes and rows as they are.
+store_of = attrgetter("_store")
+
+# The connection of a store: what it writes is counted there, and a full disk begins.
+database_of = attrgetter("_database")
+
+# What a backend in Redis uses: its worker can be made to vanish.
+queue_of = attrgetter("_queue")
+
+# The filter in Redis of a duplicate filter: its calls are made to fail.
+filter_in = attrgetter("_filter.filter")
+
+# What a filter calls seen without asking.
+seen_by = attrgetter("_seen")
 
 
 def send(crawler, request):
@@ -51,19 +64,9 @@ def synchronous(crawler):
 
     That is its mode, 1 for NORMAL and 2 for FULL, and whether it asks macOS for the disk itself.
     """
-    database = scheduler_of(crawler)._frontier._backend._store._database
+    database = database_of(store_of(scheduler_of(crawler)._frontier._backend))
     names = "synchronous", "fullfsync"
     return tuple(database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
-
-
-def store_of(backend):
-    """Return the store of a job, whose notes and rows nobody else shows as they are."""
-    return backend._store
-
-
-def database_of(store):
-    """Return the connection of a store: what it writes is counted there, and a full disk begins."""
-    return store._database
 
 
 def marks_in_memory(store):
@@ -81,11 +84,6 @@ def is_settled(crawler):
     frontier = scheduler_of(crawler)._frontier
     dirty = frontier._backend.kind == "redis" and frontier._backend.dirty
     return not (frontier._ledger._questions or frontier._exchanging or dirty)
-
-
-def queue_of(backend):
-    """Return what a backend in Redis uses: its worker can be made to vanish."""
-    return backend._queue
 
 
 def stop_beating(one):
@@ -125,16 +123,6 @@ def crawl_by(scheduler, crawler):
     crawler.engine = SimpleNamespace(_slot=SimpleNamespace(scheduler=scheduler))
 
 
-def filter_in(dupefilter):
-    """Return the filter in Redis of a duplicate filter: its calls are made to fail."""
-    return dupefilter._filter.filter
-
-
-def seen_by(filter_):
-    """Return what a filter calls seen without asking."""
-    return filter_._seen
-
-
 def be_simulated(thread):
     """Let the package start threads of another kind, and find no time that passes in code."""
     loop.Thread = log.Thread = thread
@@ -152,13 +140,8 @@ def state_of(crawler):
         "finished": frontier_._backend.over,
     }
     if frontier_._backend.shared:
-        queue = frontier_._backend._queue
-        known |= {
-            "in hand": len(frontier_._backend._turns),
-            "to be said": queue.has_work,
-            "lease": queue.has_lease,
-            "counts": queue.worker.counts,
-        }
+        queue = queue_of(frontier_._backend)
+        known |= {"to be said": queue.has_work, "lease": queue.has_lease}
     return known
 
 

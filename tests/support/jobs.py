@@ -3,7 +3,6 @@
 import pickle
 import time
 
-from queuelib.queue import LifoDiskQueue
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from testbed.localredis import keys
@@ -47,25 +46,20 @@ def open_job(folder, *, spider=SPIDER, requests=False, **settings):
 
 
 def stored_job(folder, known, **options):
-    """Make a job of a plain filter that has stopped cleanly; return the path of its file."""
-    job = open_job(folder, **options)
-    for fingerprint in known:
-        job.store.filter.add(fingerprint)
-    assert job.close()
-    return folder / NAME
+    """Make a job of a plain filter that has stopped cleanly."""
+    kept_job(folder, known=known, requests=False, **options)
 
 
-def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), holds=(), **options):
+def kept_job(folder, *, known=(), urls=(), bodies=(), waits=(), holds=(), requests=True, **options):
     """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder.
 
     :param bodies: requests as they are stored, which come after those of the URLs.
     :param waits: pairs of a URL and for how long its request waits.
     :param holds: pairs of a download slot and for how long it is left alone.
     """
-    job = open_job(folder, requests=True, **options)
-    for fingerprint in [*known, *withheld]:
+    job = open_job(folder, requests=requests, **options)
+    for fingerprint in known:
         job.store.filter.add(fingerprint)
-    job.store.marks.withhold(withheld)
     for body in [*(stored(Request(url)) for url in urls), *bodies]:
         job.store.push(job.store.queue("0", None), body)
     for url, seconds in waits:
@@ -73,17 +67,16 @@ def kept_job(folder, *, known=(), withheld=(), urls=(), bodies=(), waits=(), hol
         job.store.push(job.store.queue(LATER, None), body)
     for slot, seconds in holds:
         note_hold(job.store, slot, time.time() + seconds)
-    job.close()
+    assert job.close()
     return folder
 
 
 def list_failed(store, request, kind="503", message="", tries=1, date=None):
     """List a request in a job as it is after so many runs in which it has failed."""
-    date = time.time() if date is None else date
-    body = stored(request)
+    body, last = stored(request), date or time.time()
     row = store.push(store.queue("0", None), body)
     for run in range(1 - tries, 1):
-        failed = Failed.of(body, Reason(kind, message), date + run * APART)
+        failed = Failed.of(body, Reason(kind, message), last + run * APART)
         body = failed.body
     store.fail(row, failed)
 
@@ -134,15 +127,6 @@ IN_REDIS = {"read": PACKING.fields, "write": PACKING.write}
 def packed(request):
     """Return a request as it is stored in Redis."""
     return PACKING.write(request.to_dict())
-
-
-def lifo(path, count=10, kind=LifoDiskQueue, body=b"request"):
-    """Make one of Scrapy's queues as it is after a clean stop."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    queue = kind(path)
-    for number in range(count):
-        queue.push(b"%s %d" % (body, number))
-    queue.close()
 
 
 # A filter without a crawl, as it is beside another scheduler

@@ -10,6 +10,7 @@ import signal
 from functools import wraps
 from importlib import import_module
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 from scrapy.extensions.feedexport import FileFeedStorage
@@ -36,19 +37,15 @@ class Scheduler(Ours):
 
 
 def die_at(module, name, when, number):
-    *owner, last = name.split(".")
+    owner, _, last = name.rpartition(".")
     holder = import_module(module)
-    for part in owner:
-        holder = getattr(holder, part)
-    original = getattr(holder, last)
-    calls = count(1)
+    holder = attrgetter(owner)(holder) if owner else holder
+    original, calls = getattr(holder, last), count(1)
 
     @wraps(original)
     def call(*arguments, **keywords):
         dies = next(calls) == int(number)
-        if dies and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **keywords)
+        result = None if dies and when == "before" else original(*arguments, **keywords)
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)
         return result

@@ -18,7 +18,6 @@ from unittest import mock
 from support.waiting import PATIENCE, until
 
 TESTS = Path(__file__).parents[1]
-HELPERS = TESTS, TESTS.parent / "example_project"
 
 CHOSEN = "SCHEDULER = 'scrapy.core.scheduler.Scheduler': this run is not protected"
 
@@ -38,7 +37,7 @@ def workers():
 
 def environment():
     """Return one in which a process can import the tests' helpers."""
-    paths = [*map(str, HELPERS), os.environ.get("PYTHONPATH", "")]
+    paths = str(TESTS), str(TESTS.parent / "example_project"), os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -68,14 +67,13 @@ class Run:
 
     def __init__(self, folder, command, environment):
         logs = Path(mkdtemp(dir=folder, prefix="log-"))
-        self._files = logs / "output", logs / "errors"
+        self._files, self._lock = (logs / "output", logs / "errors"), Lock()
         for file in self._files:
             file.touch()
         told = [*map(str, command)], str(folder), environment, self._files
         self._process = workers().Process(target=_become, args=told, daemon=True)
         self._process.start()
         self.pid = self._process.pid
-        self._lock = Lock()
 
     def send_signal(self, number):
         """Send it a signal, if it has not ended."""
@@ -96,12 +94,8 @@ class Run:
 
     def said(self, *texts):
         """Wait until it writes a line with one of these texts to its log."""
-
-        def is_there():
-            return any(text in self.log for text in texts)
-
-        until(lambda: is_there() or self.ended)
-        assert is_there(), f"never said any of {texts!r}:\n{self.log}"
+        until(lambda: any(text in self.log for text in texts) or self.ended)
+        assert any(text in self.log for text in texts), f"none of {texts!r}:\n{self.log}"
 
     def end(self):
         """Wait for its end; return its exit code."""

@@ -38,11 +38,6 @@ class _Connection(BaseRequestHandler):
         if self.fault != "late":
             _reset(self.upstream)
 
-    def deliver(self, request):
-        """Carry out a request that was held back."""
-        self.upstream.sendall(request)
-        assert self.answered.wait(PATIENCE)
-
     def _carry(self, part):
         with suppress(OSError):
             part()
@@ -52,11 +47,10 @@ class _Connection(BaseRequestHandler):
         while request := self.request.recv(1 << 20):
             fault = self.proxy.fault(request)
             self.fault = fault or self.fault
-            time.sleep(self.proxy.delay + len(request) / self.proxy.rate)
-            if self.fault == "reset":
-                return
+            time.sleep(len(request) / self.proxy.rate)
             if self.fault == "late":
                 self.proxy.late.append((self, request))
+            if self.fault in ("late", "reset"):
                 return
             if self.fault != "stall":
                 self.upstream.sendall(request)
@@ -73,11 +67,9 @@ class _Connection(BaseRequestHandler):
                 self.answered.set()
             if self.fault == "late":
                 _reset(self.upstream)
-                return
-            if self.fault == "drop reply":
-                return
             if self.fault == "half reply":
                 self.request.sendall(reply[: len(reply) // 2])
+            if self.fault in ("late", "half reply", "drop reply"):
                 return
             if self.fault == "garble reply":
                 self.request.sendall(b":no number\r\n")
@@ -95,8 +87,7 @@ class _Connection(BaseRequestHandler):
 class Proxy(Served):
     """Stands before a server on loopback, as a context manager.
 
-    `delay`: seconds added to a round trip. `rate`: bytes that a connection carries in a
-    second, to and fro.
+    `rate`: bytes that a connection carries in a second, to and fro.
     `faults`: number of a counted request, from 1, to what happens to it; counted are requests that
     contain `counted`.
 
@@ -113,10 +104,9 @@ class Proxy(Served):
     handler = _Connection
     rate = math.inf
 
-    def __init__(self, port, *, delay=0.0, counted=b""):
-        self.upstream, self.delay, self.counted = port, delay, counted
-        self.faults, self.requests = {}, 0
-        self.connections, self.late = [], []
+    def __init__(self, port, *, counted=b""):
+        self.upstream, self.counted = port, counted
+        self.faults, self.requests, self.connections, self.late = {}, 0, [], []
         self._lock = threading.Lock()
 
     def __exit__(self, *exc_info):
@@ -145,7 +135,8 @@ class Proxy(Served):
         """Carry out the requests that were held back."""
         late, self.late = self.late, []
         for connection, request in late:
-            connection.deliver(request)
+            connection.upstream.sendall(request)
+            assert connection.answered.wait(PATIENCE)
 
     def fault(self, request):
         """Count a request; return what shall happen to it."""

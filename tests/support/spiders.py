@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import time
@@ -17,7 +16,6 @@ from scrapy import Request
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
-from w3lib.url import canonicalize_url
 
 import scrapy_bloom
 from support.crawling import Asked, Follower, close, download
@@ -195,15 +193,13 @@ class Ruled(CrawlSpider):
     name = "ruled"
     rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]  # noqa: RUF012
 
-    def __init__(self, url="", **arguments):
-        super().__init__(**arguments)
-        self.start_urls = [url]
-
-    def parse_start_url(self, response):
-        return self.parse_page(response)
+    def __init__(self, url, **arguments):
+        super().__init__(start_urls=[url], **arguments)
 
     def parse_page(self, response):
         return {"url": response.url}
+
+    parse_start_url = parse_page
 
 
 class Shaky(ItemSpider):
@@ -228,10 +224,7 @@ with suppress(ModuleNotFoundError):
 
     class RulesFromRedis(RedisCrawlSpider):
         name = "rules_from_redis"
-        rules = [Rule(LinkExtractor(), callback="parse_page", follow=True)]  # noqa: RUF012
-
-        def parse_page(self, response):
-            return {"url": response.url}
+        rules, parse_page = Ruled.rules, Ruled.parse_page
 
 
 class Worker(Asked, Follower):
@@ -261,13 +254,6 @@ class Hanging(Follower):
         yield from super().parse(response)
 
 
-class TheirFingerprints:
-    """Makes fingerprints as scrapy-redis's own filter does."""
-
+class OtherFingerprints:
     def fingerprint(self, request):
-        told = {
-            "method": request.method,
-            "url": canonicalize_url(request.url),
-            "body": request.body.hex(),
-        }
-        return sha1(json.dumps(told, sort_keys=True).encode()).digest()
+        return sha1(request.url.encode()).digest()

@@ -138,7 +138,7 @@ def test_why_goes_by_the_rules_of_the_settings_and_notes_others(bloom, job):
     code, _, (note,) = bloom(f"why new {tracked}")
     assert code == 1
     assert "The filter was filled with the rules" in note
-    other = "support.spiders.TheirFingerprints"
+    other = "support.spiders.OtherFingerprints"
     code, _, (error,) = bloom(f"why new {tracked}", REQUEST_FINGERPRINTER_CLASS=other)
     assert code == 2
     assert "give -s REQUEST_FINGERPRINTER_CLASS=scrapy.utils" in error
