@@ -49,19 +49,6 @@ class Moved(Pages):
         pass
 
 
-class Engine:
-    """Has the requests that a test has taken; those of a host share a slot."""
-
-    closing = False
-
-    def __init__(self, run, starts):
-        self.has = lambda request: any(request is each for each, _ in run.have.values())
-        self.is_from_start, self.has_started = (lambda _: starts), not starts
-        self.busy = False
-        self.slot_of = slot_of
-        self.wake = self.before_closing = self.wrap_start = self.take_back = lambda *_: None
-
-
 class Run:
     """One run of a crawl, whose pages are known by their names.
 
@@ -76,7 +63,11 @@ class Run:
         self.crawler, self._place, self.have = get_crawler(settings_dict=settings), place, {}
         self.crawler.engine = SimpleNamespace(downloader=downloader, spider=None)
         self.crawler.spider = spider
-        self.report, self.engine = Report(self.crawler), Engine(self, starts)
+        self.report = Report(self.crawler)
+        self.engine = engine = SimpleNamespace(closing=False, busy=False, slot_of=slot_of)
+        engine.has = lambda request: any(request is each for each, _ in self.have.values())
+        engine.is_from_start, engine.has_started = (lambda _: starts), not starts
+        engine.wake = engine.before_closing = engine.wrap_start = engine.take_back = lambda *_: None
         settings = Settings.of(self.crawler)
         identifier = Identifier(self.crawler, settings)
         self.crawl = Crawl(

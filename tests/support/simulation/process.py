@@ -85,6 +85,7 @@ class Process:
         side: the server that it reaches, None for none.
         loss: when the server loses something: before it opens the key again, or after; or None.
         ended: when its crawl has ended, and for which `reason`.
+        may_end: another reason for which it may.
     """
 
     def __init__(self, world, name, spider, settings):
@@ -92,7 +93,7 @@ class Process:
         self.clock = Clock(world.chance.uniform(0, 1000))
         self.loop = Loop(self)
         self.dead = False
-        self.ended = self.reason = self.side = self.loss = None
+        self.ended = self.reason = self.may_end = self.side = self.loss = None
         self._stands_until = self._blocked_until = self._late = 0.0
         with self.runs(loop=True):
             self.crawler = Crawler(spider, settings)

@@ -61,13 +61,6 @@ class SharedWorld(World):
     def will_retry(self):
         return self.servers.left()["failed"] > 0
 
-    def also_ends(self, process):
-        """One that meets an outage while it opens waits for thirty seconds."""
-        logged = (each[-1] for each in self.history if each[1:3] == ("logged", process.name))
-        if any("Nothing has answered there for 30 s" in text for text in logged):
-            return ("bloom_backend",)
-        return ()
-
     def check_end(self):
         super().check_end()
         left = self.servers.left()

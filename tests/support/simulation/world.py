@@ -244,14 +244,9 @@ class World:
         self.calm = TIME.now
         return False
 
-    def also_ends(self, process):  # noqa: ARG002
-        """Return other reasons for which a process may have ended."""
-        return ()
-
     def check_end(self):
         for process in self.processes:
-            fine = None, "finished", "shutdown", *self.also_ends(process)
-            if process.reason not in fine:
+            if process.reason not in (None, "finished", "shutdown", process.may_end):
                 self.wrong.append(f"{process.name} ended: {process.reason}")
         if (least := min(self.site.gaps, default=inf)) < self.gap * self.delay:
             self.wrong.append(f"two requests to a host within {least:.3f} s")
@@ -269,6 +264,8 @@ class _Log(logging.Handler):
     def emit(self, record):
         running, text = self._world.running, record.getMessage()
         self._world.note("logged", running and running.name, record.levelname, text[:300])
+        if running and "Nothing has answered there for 30 s" in text:  # an outage while it opens
+            running.may_end = "bloom_backend"
         error = record.exc_info and record.exc_info[1]
         if error is not None and not isinstance(error, (BugError, DownloadTimeoutError)):
             self._world.wrong.append(f"{record.name} logged an error: {error!r}")
