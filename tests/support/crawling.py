@@ -169,13 +169,9 @@ async def crawl_refused(settings, caplog, **arguments):
     with Pages({"/": []}) as pages:
         await crawl(settings=settings, url=pages.url + "/", **arguments)
         assert sum(pages.hits.values()) == 0
-    errors = [
-        record.getMessage()
-        for record in caplog.records
-        if record.levelno >= logging.ERROR and record.name.startswith("scrapy_bloom")
-    ]
-    assert len(errors) == 1, errors
-    return errors[0]
+    ours = (each for each in caplog.records if each.name.startswith("scrapy_bloom"))
+    (error,) = (each.getMessage() for each in ours if each.levelno >= logging.ERROR)
+    return error
 
 
 def messages(caplog):
@@ -202,8 +198,7 @@ class Project:
     """
 
     def __init__(self, folder):
-        self.folder = folder
-        self.runs = []
+        self.folder, self.runs = folder, []
         folder.mkdir(exist_ok=True)
         (folder / "scrapy.cfg").write_text("[settings]\ndefault = project_settings\n")
         (folder / "project_settings.py").write_text(SETTINGS)
@@ -224,9 +219,9 @@ class Project:
 
     def start(self, *command, **environment):
         """Start a `scrapy` command, with more in its environment if need be."""
-        command = "scrapy", *command
-        self.runs.append(Run(self.folder, command, self.environment | environment))
-        return self.runs[-1]
+        run = Run(self.folder, ("scrapy", *command), self.environment | environment)
+        self.runs.append(run)
+        return run
 
     def crawl(
         self, site, *, spider="follower", keep=True, environment=None, arguments=None, **settings
@@ -259,13 +254,11 @@ class Crawl(Project):
 
     def __init__(self, site, server, folder, **settings):
         super().__init__(folder)
-        self.site = site
-        self.server = server
+        self.site, self.server = site, server
         self.settings = {"BLOOM_REDIS_TIMEOUT": 10} | settings  # a busy machine is no outage
 
     def join(self, spider="worker", **options):
-        options = self.settings | options
-        return self.crawl(self.site, spider=spider, keep=False, **options)
+        return self.crawl(self.site, spider=spider, keep=False, **(self.settings | options))
 
     @contextmanager
     def two(self, deliveries):

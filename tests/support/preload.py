@@ -1,6 +1,8 @@
 """What many programs need: a process that has imported this is forked for each of them."""
 
 import gc
+import inspect
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -23,17 +25,9 @@ IMPORTED = (
     "support.spiders",
 )
 
-
-def names_in(value):
-    """Yield the modules of the parts that a setting names."""
-    for part in [*value, *value.values()] if isinstance(value, dict) else [value]:
-        if isinstance(part, str) and part.startswith("scrapy."):
-            yield part.rpartition(".")[0]
-
-
 # Whoever imports the reactor installs one, and each program chooses its own.
 sys.modules[REACTOR] = None
-parts = [name for value in vars(default_settings).values() for name in names_in(value)]
+parts = re.findall(r'"(scrapy\.[\w.]+)\.\w+"', inspect.getsource(default_settings))
 for name in (*IMPORTED, *parts):
     with suppress(ImportError):
         import_module(name)

@@ -242,6 +242,7 @@ def small_keys():
 
 # Leases, moved in time
 
+
 _SHIFT = """
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do

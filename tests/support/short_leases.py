@@ -9,29 +9,23 @@ from scrapy_bloom.redis import upkeep
 SHORT = 4.0
 """Seconds. Less, and a machine that is busy takes live workers for dead."""
 
-BLOCKED = 5.0
-"""Seconds for which an event loop may be blocked."""
-
-_LEASE = "SHORT_LEASES"
-_BLOCKED = "SHORT_BLOCKED"
-
 
 def shorten(patch):
     """Make leases short in this process and in all that it starts, until the patch is undone."""
     patch.setattr(upkeep, "LEASE", SHORT)
-    patch.setenv(_LEASE, str(SHORT))
+    patch.setenv("SHORT_LEASES", str(SHORT))
 
 
 def shorten_blocked(patch):
-    """Let workers that it starts give up their leases soon if a callback does not return."""
-    patch.setenv(_BLOCKED, str(BLOCKED))
+    """Let workers that it starts give up their leases if a callback does not return for 5 s."""
+    patch.setenv("SHORT_BLOCKED", "5")
 
 
 def follow():
     """Make them short in this process if they are in the one that has started it."""
-    upkeep.BLOCKED = float(os.environ.get(_BLOCKED, upkeep.BLOCKED))
-    if _LEASE in os.environ:
-        upkeep.LEASE = float(os.environ[_LEASE])
+    upkeep.BLOCKED = float(os.environ.get("SHORT_BLOCKED", upkeep.BLOCKED))
+    if "SHORT_LEASES" in os.environ:
+        upkeep.LEASE = float(os.environ["SHORT_LEASES"])
         # An idle worker looks for work, and for the end, more often than every 5 seconds.
         for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
             if hasattr(ExecutionEngine, name):
