@@ -87,24 +87,18 @@ class Walled(Follower):
 
 
 class ItemSpider(Follower):
-    """Makes an item after the links of a page, and counts its pages in `spider.state`."""
+    """Makes an item after the links of a page, and counts its pages in `spider.state`.
+
+    A text of 32,768 `letters` has each item written at once.
+    """
 
     name = "items"
+    letters = 0
 
     def parse(self, response):
         yield from super().parse(response)
         self.state["pages"] = self.state.get("pages", 0) + 1
-        yield {"url": response.url}
-
-
-class Wordy(ItemSpider):
-    """Its items are large, so that each of them is written at once."""
-
-    name = "wordy"
-
-    def parse(self, response):
-        for found in super().parse(response):
-            yield {**found, "text": "x" * 32768} if isinstance(found, dict) else found
+        yield {"url": response.url, "text": "x" * int(self.letters)}
 
 
 class Thrice(Follower):

@@ -123,8 +123,10 @@ class Servers:
 
     def put_back(self, side, shot):
         """Let a server have what it had at another time."""
-        pipeline = self.databases[side].pipeline(transaction=False)
-        pipeline.flushdb()
+        database = self.databases[side]
+        pipeline = database.pipeline(transaction=False)
+        for name in database.keys(f"{KEY}*"):
+            pipeline.delete(name)
         for name, value in shot.items():
             pipeline.restore(name, 0, value)
         pipeline.execute()
