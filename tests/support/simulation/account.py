@@ -56,15 +56,9 @@ class Account:
         requests, parsed = self.requests(store), self._world.site.parsed
         pages = self._world.site.pages
         marked = self._marked_pages(store, [page for page in pages if page not in requests])
-
-        def state(page):
-            if page in requests:
-                return requests[page]
-            if page in marked:
-                return "done" if parsed[page] else "lost"
-            return "unknown"
-
-        return {page: state(page) for page in pages}
+        states = dict.fromkeys(pages, "unknown")
+        states |= {page: "done" if parsed[page] else "lost" for page in marked}
+        return states | requests
 
     def check(self, store):
         """Note what would be lost if the crawl went on from a store alone."""

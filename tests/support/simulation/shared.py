@@ -9,10 +9,7 @@ from support.simulation.account import SharedAccount
 from support.simulation.servers import BASE, KEY, Servers
 from support.simulation.world import World
 
-_TAKES_A_PART = {
-    *("key", "keys", "queue", "later", "bodies", "failed"),
-    *("dead_before", "dead_after"),
-}
+_TAKES_A_PART = {"key", "keys", "queue", "later", "bodies", "failed", "dead_before", "dead_after"}
 """Faults by which a server loses only some of what it has: then the account is right later."""
 
 
