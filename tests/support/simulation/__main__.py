@@ -37,21 +37,16 @@ def went_wrong(server, name, seed, *, show):
         world = options.pop("world")(server, seed, **options)
         lost = world.run()
     if show:
-        print_all(world)
+        for each in world.history:
+            print(*each)
+        for process in world.alive:
+            print(process.name, "still runs:", state_of(process.crawler))
     wrong = bool(lost or world.wrong)
     if wrong:
         print(f"{name!r}, seed {seed}: lost {lost}, {world.wrong}", flush=True)
     del world
     gc.collect()  # now, and not while another one runs: what was killed has code for its end
     return wrong
-
-
-def print_all(world):
-    """Print what has happened, and what those do that have not ended."""
-    for each in world.history:
-        print(*each)
-    for process in world.alive:
-        print(process.name, "still runs:", state_of(process.crawler))
 
 
 if __name__ == "__main__":

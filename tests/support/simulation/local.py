@@ -43,10 +43,9 @@ class Run(Process):
 
     def kill(self):
         """End it at once: what it has not committed is gone."""
-        was_alive = self.alive
-        super().kill()
-        if was_alive:
+        if self.alive:
             self.world.leave_as_killed()
+        super().kill()
 
 
 class LocalWorld(World):

@@ -157,12 +157,7 @@ class Process:
 
     def deliver(self, do):
         """Call a function of the event loop once the thread that runs now is through."""
-        arrive = partial(self._unless_dead, do)
-        self.world.after(self.world.latency() + self._late, arrive)
-
-    def _unless_dead(self, do):
-        if not self.dead:
-            do()
+        self.world.after(self.world.latency() + self._late, lambda: self.dead or do())
 
     def lose_time(self, seconds):
         self._late += seconds
