@@ -29,17 +29,10 @@ asyncio.set_event_loop(_loop)
 
 # A machine that does other things, too, is slow at times, and no test is about that. The examples
 # of each day are the same each time: what fails was changed. The weekly ones look for news.
-settings.register_profile(
-    "patient",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    max_examples=50,
-    derandomize=True,
-)
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)  # make check
-settings.register_profile(
-    "thorough", settings.get_profile("patient"), max_examples=500, derandomize=False
-)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+for name, examples in {"patient": 50, "quick": 10, "thorough": 500}.items():  # quick: make check
+    options = {"max_examples": examples, "derandomize": name != "thorough"}
+    settings.register_profile(name, patient, **options)
 settings.load_profile("patient")
 
 
