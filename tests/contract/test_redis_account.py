@@ -59,18 +59,23 @@ def test_what_stands_for_a_page_takes_its_place_once_it_is_queued(crawl, worker)
     assert not worker.queue.has_work
 
 
-def test_a_hundred_reasons_are_told_apart_and_each_row_leaves_as_it_came(crawl, worker):
-    worker.offer(*range(120))
-    for name in worker.take(120):
-        worker.fail(name, kind=f"kind {name}")
+def test_a_hundred_reasons_are_told_apart_and_rows_leave_by_hand_once(crawl, worker):
+    worker.offer(*range(120), *"abc")
+    for name in worker.take(123):
+        worker.fail(name, kind=f"kind {name}", tries=1 if name.isdigit() else MOST_RUNS)
     worker.say()
     reader = worker.queue.reader
-    reasons = reader.account(reader.existing().counts).failures
-    assert len(reasons) == 101
-    assert reasons["others"] == 20
-    worker.queue.worker.call(Call(restored={row.key: row.request for row in reader.failed()}))
-    told = crawl.account
-    assert (told.waiting, told.failed, told.failures) == (120, 0, {})
+    told = reader.account(reader.existing().counts)
+    assert (len(told.failures), told.failures["others"], len(told.decisions)) == (101, 20, 3)
+    rows = {row.request.body: row for row in reader.failed()}
+    del rows[b"c"]
+    back = {row.key: None if body == b"b" else row.request for body, row in rows.items()}
+    for _ in range(2):
+        worker.queue.worker.call(Call(restored=back))
+        told = crawl.account
+        assert (parts_of(told), told.decisions) == ((1, 1, 0, 121, 0), {"kind c": 1})
+        assert crawl.client.hlen(crawl.base + "bodies") == 122
+    assert len(worker.take(200)) == 121
 
 
 @pytest.mark.parametrize("fault", ["drop reply", "late", "twice"])
@@ -247,20 +252,7 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
     assert crawl.parts == (1, 0, 0, 0, 0)
 
 
-# By hand
-
-
-def test_failed_requests_are_put_back_or_dropped_by_hand_once(crawl):
-    fail_all(crawl, "abc", tries=MOST_RUNS)
-    worker = crawl.join()
-    rows = {row.request.body: row for row in worker.queue.reader.failed()}
-    back = {rows[b"a"].key: rows[b"a"].request, rows[b"b"].key: None}
-    for _ in range(2):
-        worker.queue.worker.call(Call(restored=back))
-        told = crawl.account
-        assert (parts_of(told), told.decisions) == ((1, 1, 0, 1, 0), {"503": 1})
-        assert crawl.client.hlen(crawl.base + "bodies") == 2
-    assert worker.take(9) == ["a"]
+# Lists
 
 
 def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(crawl):
