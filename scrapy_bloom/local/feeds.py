@@ -57,7 +57,7 @@ class FeedNotes:
         if self._file is None:
             self._file = (self._folder / LEFT).open("wb", buffering=0)
         self._left.pop(path, None)
-        self.note_left(path, end.size)
+        self.note_left(path, end.size, writing=True)
         ends = {**json.loads(self._store.stored_meta[FEEDS]), path: end}
         try:
             self._store.write_note(FEEDS, json.dumps(ends), sync=self._sync)

@@ -623,8 +623,8 @@ def test_only_what_the_crawl_has_written_is_cut_off(tmp_path, case, committed):
 
     path.write_bytes(b"0123456789")
     notes.note_opened(str(path), end := end_of(str(path)))
+    append(OURS)
     if committed:
-        append(OURS)
         end = end_of(str(path))
         notes.note_left(str(path), end.size)
     for part in parts:

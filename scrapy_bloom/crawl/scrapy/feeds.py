@@ -173,7 +173,7 @@ class Feeds:
             is_open = slot.file is not None
             start()
             if not is_open:
-                self._hand_over_items(slot, path)
+                _hand_over_items(slot)
                 if isinstance(slot.exporter, CsvItemExporter):
                     _keep_header(slot.exporter, path)
             if self._notes is None or slot in self._paths or (end := end_of(path)) is None:
@@ -183,23 +183,11 @@ class Feeds:
 
         slot.start_exporting = start_exporting
 
-    def _hand_over_items(self, slot: Any, path: str) -> None:
-        """Have items of a feed handed to the system as a whole, so that a kill cuts none in two.
-
-        The size of the file is noted each time: what others append is not ours to cut off.
-        """
-        export_item = slot.exporter.export_item
-
-        def export_and_flush(item: Any) -> None:
-            notes = self._notes if slot in self._paths else None
-            if notes is not None:
-                notes.note_left(path, os.fstat(slot.file.fileno()).st_size, writing=True)
-            export_item(item)
-            slot.file.flush()
-            if notes is not None:
-                notes.note_left(path, os.fstat(slot.file.fileno()).st_size)
-
-        slot.exporter.export_item = export_and_flush
+    def _note_sizes(self, *, writing: bool) -> None:
+        """Note which size the files have: what others append to them is not ours to cut off."""
+        for slot, path in self._paths.items():
+            if self._notes is not None and not _plain(slot.file).closed:
+                self._notes.note_left(path, os.fstat(slot.file.fileno()).st_size, writing=writing)
 
     def _export_refused(self) -> None:
         """Export the items that the feeds have refused. What raises another error is rejected.
@@ -211,7 +199,9 @@ class Feeds:
             ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
             item, page = self._refused.popleft()
             try:
+                self._note_sizes(writing=True)
                 self._exporter.item_scraped(item, self._crawler.spider)
+                self._note_sizes(writing=False)
                 self.end_lines()  # of the next batch's file
             except OSError:
                 self._refused.appendleft((item, page))
@@ -266,6 +256,17 @@ def _is_plain(slot: Any) -> bool:
 def _is_appended(slot: Any) -> bool:
     """Return whether a feed is a local file to which each run appends items, one after another."""
     return _is_plain(slot) and not slot.feed_options.get("overwrite") and slot.format not in _WHOLE
+
+
+def _hand_over_items(slot: Any) -> None:
+    """Have each item of a feed handed to the system as a whole, so that a kill cuts none in two."""
+    export_item = slot.exporter.export_item
+
+    def export_and_flush(item: Any) -> None:
+        export_item(item)
+        slot.file.flush()
+
+    slot.exporter.export_item = export_and_flush
 
 
 def _keep_header(exporter: Any, path: str) -> None:
