@@ -1,7 +1,8 @@
 """What a request has behind it: what redirects, retries and earlier runs have made of it.
 
 It is in the request's meta until there is a response, and then taken out: many spiders pass
-``response.meta`` on.
+``response.meta`` on. A middleware may have copied it to where it stays, so only what the downloader
+has made of a request is let have it.
 
 **Its chain.** A redirected request is not a duplicate of its own chain. A page may redirect to
 itself to set a cookie, or to another spelling of its own URL. Without this rule it would never be
@@ -17,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request
 
-from scrapy_bloom.crawl.scrapy.engine import BACK, watch_downloader
+from scrapy_bloom.crawl.scrapy.engine import BACK, watch_engine
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -41,6 +42,9 @@ START: Final = "bloom_start"
 """Key in a request's meta: what identifies the start request that it is, or was made of, if that is
 not filtered. Each run and worker may send it, and it is one page."""
 
+OURS: Final = frozenset({BACK, CHAIN, ORIGINAL, START, TRIES})
+"""These keys, and that of what goes back."""
+
 LONGEST_CHAIN: Final = 100
 """A chain ends after so many requests, or ``REDIRECT_MAX_TIMES`` if that is more: then the mark
 decides. What a longer one led to would stay marked if its page fails."""
@@ -51,6 +55,8 @@ MOST_TIMES: Final = 20
 
 class Chains:
     """Gives requests their chains where the engine receives what the downloader has made of them.
+
+    It takes all such keys from other requests.
 
     If this version of Scrapy does not show that, there are none: a page that redirects to itself is
     dropped, as Scrapy does it.
@@ -63,7 +69,8 @@ class Chains:
         self._mark_of = mark_of
         self._longest = max(LONGEST_CHAIN, crawler.settings.getint("REDIRECT_MAX_TIMES"))
         self._ended: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
-        watch_downloader(crawler, self._note)
+        self._made: WeakSet[Request] = WeakSet()
+        watch_engine(crawler, self._note, self._note_arrived)
 
     def of(self, request: Request) -> tuple[bytes, ...]:
         """Return the marks of the requests before a request in its chain, in order."""
@@ -75,8 +82,15 @@ class Chains:
         if not isinstance(output, Request):
             if CHAIN in request.meta:
                 self._ended[request] = _read(request.meta.pop(CHAIN))
-        elif BACK not in output.meta:
+            return
+        self._made.add(output)
+        if BACK not in output.meta:
             self._lengthen(output, request)
+
+    def _note_arrived(self, request: Request) -> None:
+        if request not in self._made:
+            for key in OURS & request.meta.keys():
+                del request.meta[key]
 
     def _lengthen(self, after: Request, before: Request) -> None:
         chain = before.meta.get(CHAIN, [])

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _SHORT: Final = 8
-START_BYTES: Final = 2 * _SHORT
-"""Length of what identifies a start request: half of it stands for its page."""
+"""Half the length of what identifies a start request: one half stands for its page."""
 
 MarkChain = tuple[bytes, ...]
 """The mark of a page, and those of the pages that redirected to it."""
@@ -79,7 +78,7 @@ class Identifier:
         default. A page and its callback are one, wherever they are stored, whatever else is in the
         request: its meta may differ in each process.
 
-        :returns: :data:`START_BYTES` bytes, or none.
+        :returns: 16 bytes, or none.
         """
         try:
             mark, _ = self.identify(request)

@@ -12,6 +12,7 @@ from support.crawling import (
     StartsNothing,
     at,
     crawl,
+    download,
     make_crawler,
     placed,
     target_of,
@@ -340,6 +341,36 @@ async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, accou
         await crawl(Linking, place, url=site.url + "/")
     assert account() == {"done": 4}
     assert site.hits["/target"] == 2
+
+
+class Downloads:
+    """Downloads a copy of each request itself, with its meta."""
+
+    def __init__(self, crawler):
+        self._crawler = crawler
+
+    from_crawler = classmethod(lambda cls, crawler: cls(crawler))
+
+    async def process_request(self, request, spider=None):  # noqa: ARG002 - Scrapy's
+        if "copy" not in request.flags:
+            return await download(self._crawler, request.replace(flags=["copy"]))
+        return None
+
+
+class PassesOn(Parsing):
+    """Passes the meta of each page on to what it links to."""
+
+    def request(self, response, href):
+        return response.follow(href, meta=response.meta)
+
+
+async def test_what_a_page_links_to_is_not_taken_for_it_whatever_meta_it_is_given(crawl_daily):
+    """It was listed as the page that linked to it, which has no such links the next day."""
+    tries = iter([503, 503, ["/bad"]])  # the copy, its retry, and a copy of the page's own retry
+    pages = {"/": ["/list"], "/list": lambda *_: next(tries), "/bad": 503}
+    first, second = (pages, {"done": 2, "failed": 1, "503": 1}), (fan("list", "bad"), {"done": 3})
+    _, site = await crawl_daily(PassesOn, first, second, DOWNLOADER_MIDDLEWARES={Downloads: 500})
+    assert site.hits["/list"] == 3
 
 
 class HandsOn(Parsing):

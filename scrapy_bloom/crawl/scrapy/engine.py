@@ -327,22 +327,35 @@ class Engine:
             slot.nextcall.schedule()
 
 
-def watch_downloader(crawler: Crawler, note: Callable[[Any, Request], object]) -> None:
-    """Call `note` with each response, failure or request out of the downloader, and its request.
+def watch_engine(
+    crawler: Crawler,
+    note: Callable[[Any, Request], object],
+    note_arrived: Callable[[Request], object],
+) -> None:
+    """Call functions with what the engine receives, before it does something with that.
 
-    If this version of Scrapy does not show them, nothing is watched.
+    If this version of Scrapy does not show it, nothing is watched.
+
+    :param note: is called with each response, failure or request out of the downloader, and its
+        request.
+    :param note_arrived: is called with each request that is to be enqueued, wherever it is from.
     """
     engine: Any = engine_of(crawler)
     handle = getattr(engine, "_handle_downloader_output", None)
     if handle is None:
         return
+    crawl = engine.crawl
 
     def watched_handle(result: Any, request: Request) -> Any:
         with suppress(Exception):  # their meta may be anything
             note(result, request)
         return handle(result, request)
 
-    engine._handle_downloader_output = watched_handle
+    def watched_crawl(request: Request) -> None:
+        note_arrived(request)
+        crawl(request)
+
+    engine._handle_downloader_output, engine.crawl = watched_handle, watched_crawl
 
 
 def copy_to_go_back(request: Request, **meta: object) -> Request | None:
