@@ -253,9 +253,8 @@ class InFlight:
             self._note(page, Event.LOST, Reason.of(error.value, place_of(error)))
 
     def _note(self, page: Page, event: Event, reason: Reason) -> None:
-        """Note what the spider may yet deal with if it is a failure, unless it is closing."""
-        is_kept = self._engine.closing and not reason.unparsed
-        page.note(Event.KEPT if is_kept else event, reason)
+        """Note what the spider may yet deal with if it is a failure, also while it is closing."""
+        page.note(event, reason._replace(closing=True) if self._engine.closing else reason)
 
     def made_item(self, request: Request | None) -> None:
         """Note that a callback or errback has yielded an item."""

@@ -68,12 +68,14 @@ class Reason(NamedTuple):
         unparsed: whether that is no failure.
         to: the mark of the seen page that it was redirected to, if that is known: it is forgotten
             if somebody has the page fetched again.
+        closing: whether the spider was closing: if it does not deal with that, the page is kept.
     """
 
     kind: str
     message: str = ""
     unparsed: bool = False
     to: bytes | None = None
+    closing: bool = False
 
     @classmethod
     def of(cls, error: BaseException | None, place: str = "") -> Reason:

@@ -55,7 +55,7 @@ class Event(IntEnum):
     SEEN = 7
     """What a middleware has made of it was seen."""
     KEPT = 8
-    """It closed the spider, or failed during closing."""
+    """It closed the spider, or failed during closing, and nothing dealt with that."""
 
 
 _TABLE: Final = """
@@ -153,6 +153,8 @@ class Page:
         while stack:
             page = stack.pop()
             page.awaits -= 1
+            if page.state is BAD and not page.awaits and page.reason and page.reason.closing:
+                page.note(Event.KEPT)
             if page.has_ended:
                 ended.append(page)
                 stack += page.waiters

@@ -135,6 +135,42 @@ async def test_items_of_a_page_that_stays_stored_are_in_the_feed_at_the_end(job,
         assert len(lines(feed)) == count
 
 
+class Rescuing(Follower):
+    """Yields an item for what cannot be downloaded; what it links to closes it."""
+
+    name = "follower"
+
+    def request(self, response, href):
+        return response.follow(href, errback=self.rescue)
+
+    def parse(self, response):
+        yield from super().parse(response)
+        if response.url != self.url:
+            close(self.crawler)
+
+    def rescue(self, failure):
+        if not failure.request.url.endswith("/mute"):
+            yield {"url": failure.request.url}
+
+
+async def test_what_fails_while_a_spider_closes_stays_stored_unless_an_errback_yields_an_item(
+    job, feed, caplog
+):
+    """It stayed stored all the same, so the next run yielded the item again."""
+    caplog.set_level("INFO")
+
+    def fail(*_):
+        until(lambda: "Closing: finishing" in caplog.text)
+        return 503
+
+    with Pages(fan("enough", bad=fail, mute=fail)) as site:
+        for _ in range(2):
+            await run(Rescuing, kept(job, RETRY_ENABLED=False), feed, site)
+            site.pages |= {"/bad": [], "/mute": []}
+        assert lines(feed) == [{"url": f"{site.url}/bad"}]
+        assert (site.hits["/bad"], site.hits["/mute"]) == (1, 2)
+
+
 class Odd(Yielding):
     """JSON cannot have one of its items."""
 
