@@ -8,6 +8,10 @@ from testbed.served import Quiet, Served
 
 
 class _Handler(Quiet, BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
     def do_GET(self):
         site = self.server.site
         site.times[self.path].append(time.monotonic())
