@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from itertools import chain
 
 import pytest
 import scrapy
@@ -43,13 +44,15 @@ def join_one_by_one(site, workers, *pages):
         workers.join()
 
 
-def queue_is_empty(server):
-    """Return whether no request waits, is taken or has failed, and no body is left over."""
+def left_in(server):
+    """Return keys of what waits, is taken or has failed, and bodies that belong to nothing."""
     client = server.client()
-    sizes = [sum(map(client.hlen, client.keys(f"*:{name}"))) for name in ("bodies", "unparsed")]
-    return sizes[0] == sizes[1] and not any(
-        client.keys(f"*:{name}") for name in ("queue", "taken", "failed")
-    )
+    found = {
+        name: client.keys(f"*:{name}")
+        for name in ("queue", "taken", "failed", "bodies", "unparsed")
+    }
+    bodies, unparsed = (sum(map(client.hlen, found.pop(name))) for name in ("bodies", "unparsed"))
+    return [*chain(*found.values()), *["a body"] * (bodies - unparsed)]
 
 
 def test_three_workers_fetch_each_page_once(site, server, workers):
@@ -62,7 +65,7 @@ def test_three_workers_fetch_each_page_once(site, server, workers):
     verdicts = ("bloom/new", "bloom/seen", "bloom/redirect_exempt")
     assert total("bloom/checked") == sum(map(total, verdicts))
     assert total("scheduler/enqueued") == total("scheduler/dequeued")
-    assert queue_is_empty(server)
+    assert left_in(server) == []
     # Who waits for the pages of others looks for them, up to twenty times a second.
     assert total("bloom/redis/round_trips") < site.pages + 20 * total("elapsed_time_seconds")
 
@@ -83,7 +86,7 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, workers):
     assert workers.wait()[1] == "finished"
     assert site.missed == set()
     assert set(site.repeated) <= had
-    assert queue_is_empty(server)
+    assert left_in(server) == []
 
 
 def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
@@ -141,7 +144,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, wo
     back = run.stat("bloom/queue/requeued")
     assert len(site.repeated) <= back
     assert re.search(rf"requeued {back:.0f} requests? from workers whose lease expired\.", run.log)
-    assert queue_is_empty(server)
+    assert left_in(server) == []
 
 
 @pytest.mark.each_scrapy
@@ -161,7 +164,7 @@ def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(site, serve
     assert site.missed == set()
     # Start requests, and redirects of them, have no filter.
     assert site.repeated == {0: 2, site.pages - 1: 2}
-    assert queue_is_empty(server)
+    assert left_in(server) == []
 
 
 def test_a_frozen_worker_gives_up_its_requests(site, server, workers):
@@ -177,7 +180,7 @@ def test_a_frozen_worker_gives_up_its_requests(site, server, workers):
     assert workers.runs[1].stat("bloom/queue/requeued") == len(had)
     assert "this worker missed its lease of" in stopped.log
     assert not any("starts over" in run.log for run in workers.runs)
-    assert queue_is_empty(server)
+    assert left_in(server) == []
 
 
 # Losses and outages
@@ -214,7 +217,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         assert workers.runs[0].log.count(RETRYING) <= 1
         assert site.missed == set()
         assert set(site.repeated) <= had
-        assert queue_is_empty(server)
+        assert left_in(server) == []
 
 
 @pytest.mark.parametrize("site", [100], indirect=True)
@@ -236,7 +239,7 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
             server.start()
         assert workers.wait() == ["finished"] * 2
         assert site.missed == set()
-        assert queue_is_empty(server)
+        assert left_in(server) == []
     logs = [run.log for run in workers.runs]
     told = [log.count("starts over: it runs start() again") for log in logs]
     # Of an older RDB only who has said something since is betrayed by its number.
