@@ -14,7 +14,7 @@ from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.wire import Call, Failing
+from scrapy_bloom.redis.wire import DONE, Call, Failing
 from scrapy_bloom.redis.worker import MOST_DEATHS
 
 LARGE = 1_000_000
@@ -234,6 +234,20 @@ def test_no_script_moves_a_body_but_to_hand_it_out(crawl, worker):
     for name in ("queue", "later", "taken", "failed"):
         assert crawl.client.memory_usage(crawl.base + name, samples=0) < LARGE / 1000, name
     assert sum(map(len, crawl.client.hvals(crawl.base + "bodies"))) > 6 * LARGE
+
+
+def test_bodies_go_with_their_requests_though_others_have_some_of_them(crawl, worker):
+    """A worker that was taken for dead says that it is through with all that it had."""
+    other = crawl.join()
+    worker.offer("a")
+    had = [worker.have[name] for name in worker.take(1)]
+    crawl.bury(worker, by=other)
+    assert other.take(1) == ["a"]
+    worker.offer("b")
+    had += [worker.have[name] for name in worker.take(1)]
+    worker.queue.worker.call(Call(ended={DONE: [each.id for each in had]}))
+    assert crawl.left == (0, 1, 0)
+    assert crawl.client.hlen(crawl.base + "bodies") == 1
 
 
 def test_a_call_takes_as_many_as_it_has_room_for_and_the_first_in_any_case(worker):

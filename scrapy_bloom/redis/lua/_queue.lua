@@ -159,19 +159,18 @@ local function fields_of(worker, ids)
   return names, own
 end
 
--- Remove requests that a worker has taken. Return how many of them it had.
---
--- If it had not all of them, which should not happen, nobody knows whose the rest are, and all bodies stay: those
--- without a head go with the last request, see count().
+-- Remove requests that a worker has taken. Return how many of them it had: if it was taken for dead, others may have the
+-- rest, and their bodies.
 local function remove(worker, ids)
-  local some = 0
-  for i = 1, #ids, 8 * PORTION do
-    local names, own = fields_of(worker, ids:sub(i, i + 8 * PORTION - 1))
-    local had = call('HDEL', taken, unpack(names))
-    if had == #names then call('HDEL', bodies, unpack(own)) end
-    some = some + had
+  local had = 0
+  for at = 1, #ids, 8 do
+    local id = ids:sub(at, at + 7)
+    if call('HDEL', taken, worker .. id) == 1 then
+      call('HDEL', bodies, id)
+      had = had + 1
+    end
   end
-  return some
+  return had
 end
 
 -- Give back the turn of a taken request, unless a later one has been set.
