@@ -78,6 +78,7 @@ class Taken:
         jitter: by how much the delay varies, as a share of it.
         listed: whether a worker has told this pace; else it is the default one.
         slack: seconds that its turn lasts.
+        reached: whether it has reached the downloader in its turn.
     """
 
     id: bytes
@@ -91,6 +92,7 @@ class Taken:
     jitter: float = 0.0
     listed: bool = False
     slack: float = 0.0
+    reached: bool = False
 
     @classmethod
     def read(cls, row: bytes, body: bytes, now: int, slack: float = 0.0) -> Taken:

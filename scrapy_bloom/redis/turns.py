@@ -116,7 +116,6 @@ class Turns:
         self._ready: list[tuple[float, int, Taken]] = []
         self._slots: dict[bytes, _Slot] = {}
         self._begun: dict[Request, Taken] = {}  # those that have a slot
-        self._reached: set[Request] = set()  # those of them that have reached the downloader
         self._announced: set[bytes] = set()  # slots of which the server knows the configured pace
         self._paces: dict[bytes, Pace] = {}  # what it is to be told next
         self._unused: list[Taken] = []
@@ -239,7 +238,7 @@ class Turns:
         taken = self._begun.get(request)
         if taken is None:
             return
-        self._reached.add(request)
+        taken.reached = True
         key = self._engine.slot_of(request)
         if _name(key) != taken.slot:
             self._waste(taken, is_elsewhere=True)
@@ -249,7 +248,7 @@ class Turns:
             if taken.listed and self._downloads.adjusts:
                 self._downloads.set_delay(key, taken.delay, is_first=True)
             if self._is_late(taken, time.monotonic()):
-                self._reached.discard(request)  # so its turn is given back
+                taken.reached = False  # so its turn is given back
                 self._hold_back(key)
             elif self._downloads.skip_wait(key, taken.delay - _tolerance_of(taken)):
                 self.slack = min(self.slack, _SHORTER * taken.slack)
@@ -276,11 +275,10 @@ class Turns:
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
             taken = self._begun.pop(request)
-            if request not in self._reached:
+            if not taken.reached:
                 self._waste(taken)
             elif not self._slots[taken.slot].unused:
                 self._tell(taken)
-            self._reached.discard(request)
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
 

@@ -358,7 +358,8 @@ class Worker:
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first) + unheard
-        word, *_ = self._link.run("leave", self._key, *self._lives, ids)
+        unused = b"".join(each.id for each in latest_first if not each.reached)
+        word, *_ = self._link.run("leave", self._key, *self._lives, ids, unused)
         return bool(word == b"ok")
 
     def close(self, taken: Iterable[Taken] = (), unheard: bytes = b"") -> bool:

@@ -171,6 +171,16 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(far):
     assert [each.start for each in again] == [second.start, about(fourth.start)]
 
 
+def test_a_worker_that_leaves_gives_back_the_turns_that_it_has_not_used(far):
+    """The host would get the next request at once."""
+    leaves, stays = far.join(SECOND), far.join(SECOND)
+    leaves.offer(*range(4), slot="a")
+    sent, *_ = leaves.exchange(3).taken
+    sent.reached = True
+    leaves.queue.close()
+    assert stays.exchange(1).taken[0].start - sent.start == about(1.0)
+
+
 def test_a_turn_lasts_as_long_as_its_worker_may_be_late(far):
     late, punctual = far.join(SECOND), far.join(SECOND)
     late.offer("a", "b", slot="a")

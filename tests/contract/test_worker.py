@@ -124,7 +124,7 @@ def test_requests_wait_for_their_turns(worker):
 def test_the_downloader_does_not_delay_a_request_again(
     worker, late, last_sent, waiting, then_sent, goes_back
 ):
-    worker.take(0.0, 1.0)
+    taken, _ = worker.take(0.0, 1.0)
     slot = worker.slots["a"] = Slot(1.0, jitter=0.5)
     slot.queue += waiting
     slot.lastseen = worker.now + late - last_sent
@@ -136,6 +136,7 @@ def test_the_downloader_does_not_delay_a_request_again(
     assert worker.now - slot.lastseen == pytest.approx(last_sent if goes_back else then_sent)
     is_late = late > 0.05
     assert len(worker.turns.take_unused()) == is_late  # after robots.txt the turn is used
+    assert taken.reached is not is_late  # else a worker that leaves would give it back
 
 
 def test_after_a_long_callback_requests_go_back_and_turns_last_longer_until_they_are_used(worker):

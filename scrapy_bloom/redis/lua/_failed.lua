@@ -167,7 +167,6 @@ local function put_back(field, new, most, reason)
     fail(head, reason, deaths)
     return 'given_up'
   end
-  if new == 0 then free_turn(value) end
   enqueue(with_deaths(head, deaths))
   return 'queue'
 end

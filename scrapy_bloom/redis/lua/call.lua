@@ -34,7 +34,7 @@
 --               kind to count, the rest of the row, the body to put back}
 --   ways        probes of where redirects of failed and restored ones have led, to be forgotten
 --   restored    of `failed` and `unparsed`: {key, the head to put back, its body}; without a head, it is done
---   back        ids of requests to put back
+--   back        ids of requests to put back, whose turns were not used either
 --   unreadable  ids of requests that this worker could not read: they go to the failed list
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
 --   paces       of slots: {slot, delay, jitter}
@@ -198,7 +198,7 @@ local function carry_out()
   set_holds(said.holds)
   -- Turns are given back while their requests are still taken: the rows say which turns these are. Then these leave
   -- `taken`, whatever becomes of them.
-  free_turns(worker, said.unused)
+  free_turns(worker, said.unused .. said.back)
   settle()
   restore(said.restored)
   for _, field in ipairs(fields_of(worker, said.back)) do put_back(field, 0, said.most) end
