@@ -4,7 +4,8 @@ A *turn* is when a request may be sent. The server sets it when it hands the req
 workers keep one pace for each download slot. Here each turn is used, given back, or lost:
 
 - A request that reaches the downloader in its slot has used its turn. The downloader sends it at
-  once: its own delay would be a second one.
+  once: its own delay would be a second one. But while the slot has as many requests as it may, it
+  would be sent when one of them ends, so it goes back to the queue.
 - One that never gets there (it came from a cache, or ``robots.txt`` forbids it) or reaches another
   slot (a middleware chose a proxy) has not, and the server serves the slot again at once. If that
   happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
@@ -247,7 +248,8 @@ class Turns:
         if taken.delay:
             if taken.listed and self._downloads.adjusts:
                 self._downloads.set_delay(key, taken.delay, is_first=True)
-            if self._is_late(taken, time.monotonic()):
+            is_stuck = key in self._stuck or self._downloads.is_full(key)
+            if self._is_late(taken, time.monotonic()) or is_stuck:
                 taken.reached = False  # so its turn is given back
                 self._hold_back(key)
             elif self._downloads.skip_wait(key, taken.delay - _tolerance_of(taken)):

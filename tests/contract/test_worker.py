@@ -25,6 +25,7 @@ class Slot:
     def __init__(self, delay, jitter=0.0):
         self.delay, self.jitter, self.concurrency = delay, jitter, 1
         self.queue, self.lastseen, self.close = [], 0.0, lambda: None
+        self.free_transfer_slots = lambda: self.concurrency
 
 
 class Worker:
@@ -137,6 +138,19 @@ def test_the_downloader_does_not_delay_a_request_again(
     is_late = late > 0.05
     assert len(worker.turns.take_unused()) == is_late  # after robots.txt the turn is used
     assert taken.reached is not is_late  # else a worker that leaves would give it back
+
+
+def test_requests_that_would_wait_until_another_one_ends_go_back_with_their_turns(worker):
+    """They were sent whenever that was, and the host got two within 12 ms."""
+    taken = worker.take(0.0, 0.0)
+    worker.slots["a"] = Slot(1.0)
+    worker.slots["a"].free_transfer_slots = lambda: 0
+    requests = [worker.send()[0] for _ in taken]
+    for request in requests:
+        worker.end(request)
+    assert worker.taken_back == ["a"]
+    assert sorted(worker.turns.take_unused(), key=taken.index) == taken
+    assert worker.turns.take_paces() == {}
 
 
 def test_after_a_long_callback_requests_go_back_and_turns_last_longer_until_they_are_used(worker):

@@ -93,6 +93,11 @@ class Downloads:
         slot = self._downloader.slots.get(key)
         return slot is not None and (0 < slot.concurrency <= sent or bool(slot.queue))
 
+    def is_full(self, key: str) -> bool:
+        """Return whether a request that reaches a slot waits until one that it has sent ends."""
+        slot = self._downloader.slots.get(key)
+        return slot is not None and not slot.queue and slot.free_transfer_slots() <= 0
+
     def set_delay(self, key: str, delay: float, *, is_first: bool = False) -> None:
         """Set the delay of a slot, if the downloader has it.
 
