@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,15 +94,15 @@ class Taken:
     reached: bool = False
 
     @classmethod
-    def read(cls, row: bytes, body: bytes, now: int, slack: float = 0.0) -> Taken:
+    def read(cls, row: bytes, body: bytes, ahead: float, slack: float = 0.0) -> Taken:
         """Parse what the server stores of a request that was taken.
 
-        :param now: the server's time, in microseconds.
+        :param ahead: seconds that ``time.monotonic()`` is ahead of the server's time.
         :param slack: seconds that its turn lasts.
         """
         start, _, delay, jitter, listed, head = row.split(b" ", _WORDS)
         taken = cls.read_parts(head, body)
-        taken.start = time.monotonic() + (int(start) - now) / SECOND
+        taken.start = int(start) / SECOND + ahead
         taken.delay, taken.jitter, taken.listed = float(delay), float(jitter), listed == b"1"
         taken.slack = slack
         return taken

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from operator import itemgetter
@@ -291,8 +290,8 @@ class Reader:
         clock, _ = self.clock()
         found = self._with_bodies(self.scan("hscan", "taken"), itemgetter(1))
         for (field, row), body in found:
-            for taken in self._read(id_in(row), Taken.read, row, body, clock):
-                yield taken, field[:-8].decode(errors="replace"), time.monotonic() - taken.start
+            for taken in self._read(id_in(row), Taken.read, row, body, -clock / SECOND):
+                yield taken, field[:-8].decode(errors="replace"), -taken.start
 
     def holders(self) -> list[tuple[str, int, float]]:
         """Return which workers have requests in flight, how many, and the first for how long.

@@ -234,6 +234,7 @@ class Answer(NamedTuple):
         expires: seconds until the next marks expire.
         requeued: how many requests of dead workers this call has put back.
         given_up: how many it has given up.
+        ahead: seconds that ``time.monotonic()`` is ahead of the server's time.
     """
 
     verdicts: Sequence[tuple[Entry, bool]] = ()
@@ -249,19 +250,31 @@ class Answer(NamedTuple):
     expires: float = inf
     requeued: int = 0
     given_up: int = 0
+    ahead: float = inf
 
     @classmethod
-    def read(cls, call: Call, parts: Sequence[Any]) -> Answer:
-        """Parse what the server answers to a call."""
+    def read(
+        cls, call: Call, parts: Sequence[Any], asked: float = -inf, ahead: float = inf
+    ) -> Answer:
+        """Parse what the server answers to a call.
+
+        Turns are by the server's clock. How far ours is ahead of it, each answer says within the
+        time that it took, so the fastest ones count: a late one must not move turns.
+
+        :param asked: when the call was sent, by ``time.monotonic()``.
+        :param ahead: what the answer before has said.
+        """
         report, digits, held, slices, *values = parts
         words = report.decode().split()
         told = dict(zip(words[::2], map(float, words[1::2]), strict=True))
         seen, now, some = iter(digits), time.monotonic(), len(values) // 2
-        next_turn = told.get("next", -1.0)
+        next_turn, clock = told.get("next", -1.0), told.get("now", 0.0) / SECOND
+        # The server has looked at its clock between the call and now.
+        ahead = min(max(ahead, asked - clock), now - clock)
         return cls(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [
-                Taken.read(row, body, int(told["now"]), call.slack)
+                Taken.read(row, body, ahead, call.slack)
                 for row, body in zip(values[:some], values[some:], strict=True)
                 if body is not None  # it has vanished, which the next call finds out
             ],
@@ -274,6 +287,7 @@ class Answer(NamedTuple):
             expires=told["expires"],
             requeued=int(told.get("requeued", 0)),
             given_up=int(told.get("given_up", 0)),
+            ahead=ahead,
         )
 
 

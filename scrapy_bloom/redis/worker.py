@@ -107,6 +107,7 @@ class Worker:
         self._link, self._key = link, key
         self._lives = ("", "")
         self._answered = -1
+        self._ahead = inf  # by so many seconds is our clock ahead of the server's
         self.open()
 
     # Opening
@@ -217,7 +218,8 @@ class Worker:
             assert self.unanswered is None  # its number would be skipped
             self._number, self.unanswered = self._number + 1, call
         before = time.monotonic()
-        answer = Answer.read(call, self._send(call))
+        answer = Answer.read(call, self._send(call), before, self._ahead)
+        self._ahead = answer.ahead
         self._slices = self._told = answer.slices
         self._holds_version = answer.holds_version or self._holds_version
         self._note_swept(answer.requeued, answer.given_up)

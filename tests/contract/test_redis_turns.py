@@ -28,7 +28,7 @@ NEAR = 0.2
 def far(crawl, monkeypatch):
     """A crawl whose workers take requests a minute ahead, while all clocks stand still."""
     monkeypatch.setattr(workers, "AHEAD", 60.0)
-    monkeypatch.setattr("scrapy_bloom.redis.member.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr("scrapy_bloom.redis.wire.time", SimpleNamespace(monotonic=lambda: 1000.0))
     with clock_of_redis(crawl.client, NOW):
         yield crawl
 
@@ -211,6 +211,45 @@ def test_no_turn_of_a_slot_with_a_delay_comes_before_its_answer(crawl):
         until(lambda: time.monotonic() > sent + low + 0.05)  # noqa: B023
         worker.queue.settle(late, answer)
     assert worker.queue.prepare(1).lead > low
+
+
+def test_turns_are_where_the_server_sets_them_however_late_an_answer_is(
+    set_clock, crawl, monkeypatch
+):
+    """They were moved, unseen: at a delay of two seconds a host got two requests in half a one."""
+    monkeypatch.setattr(workers, "AHEAD", 60.0)
+    here = SimpleNamespace(now=1000.0, monotonic=lambda: here.now)
+    for name in ("wire", "worker"):
+        monkeypatch.setattr(f"scrapy_bloom.redis.{name}.time", here)
+    worker = crawl.join(SECOND)
+    worker.add(*range(9), slot="a")
+    run = worker.queue.link.run
+
+    def take(there, back, ahead=0.0):
+        """Take a request with a call and an answer that take so long."""
+
+        def travel(*arguments, **options):
+            here.now += there
+            set_clock(NOW + ahead + here.now)
+            answer = run(*arguments, **options)
+            here.now += back
+            return answer
+
+        monkeypatch.setattr(worker.queue.link, "run", travel)
+        call = worker.queue.prepare(1, default=SECOND)
+        call.lead, before = 0.3, here.now
+        answer = worker.queue.carry_out(call)
+        worker.queue.settle(call, answer)
+        (taken,) = answer.taken
+        return taken, before
+
+    legs = (0.01, 0.01), (0.01, 0.3), (0.3, 0.01), (0.2, 0.2), (0.01, 0.01)
+    taken = [take(*each)[0] for each in legs]
+    assert gaps(taken) == [pytest.approx(1.0, abs=0.011)] * 4
+    for ahead in HOUR, HOUR - 0.9:  # somebody sets the server's clock
+        here.now += 60
+        last, before = take(0.01, 0.01, ahead)
+        assert last.start == pytest.approx(before + 0.31, abs=0.011)
 
 
 def test_the_next_turn_is_told(crawl):
