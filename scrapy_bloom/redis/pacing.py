@@ -42,6 +42,8 @@ class Pacing:
     def note_ended(self, count: int) -> None:
         """Record that pages have ended: see :meth:`Backend.note_ended`."""
         self._ended.extend([time.monotonic()] * min(count, 2 * self._most))
+        if count and self._passed_over:  # what was passed over may perhaps be taken now
+            self._look_at = 0.0
 
     def note_pushed(self) -> None:
         """Record that this worker has put a request into the queue: there is one to take."""

@@ -318,6 +318,17 @@ def test_a_worker_rests_only_if_no_slot_was_passed_over(passed_over):
     assert pacing.rests is not passed_over
 
 
+@pytest.mark.parametrize("passed_over", [False, True])
+def test_a_slot_that_was_passed_over_is_asked_for_as_soon_as_a_page_ends(passed_over):
+    """Two workers with two slow transfers each used three quarters of them."""
+    pacing = Pacing((), (), 16)
+    pacing.note_called(Call(take=16, busy=[b"a"] if passed_over else []), Answer())
+    pacing.note_ended(0)
+    assert not pacing.want()
+    pacing.note_ended(1)
+    assert bool(pacing.want()) is passed_over
+
+
 # What it knows: most of what it was told, and nothing else
 
 
