@@ -65,7 +65,8 @@ def busy(seconds, times=1):
 
 
 def sent_too_early(pages, paths, caplog):
-    """Return when requests were sent to a host that was to be left alone for two seconds.
+    """Return when requests were sent to a host that was to be left alone for two seconds, and
+    whether others have waited.
 
     Since when that is so the log says: on a busy machine one more may be sent before.
     """
@@ -74,8 +75,8 @@ def sent_too_early(pages, paths, caplog):
     [said] = [each.created for each in caplog.records if "pausing requests" in each.msg]
     held = said - time.time() + time.monotonic()
     moments = [moment for path in paths for moment in pages.times[path]]
-    assert max(moments) > held
-    return [moment for moment in moments if held < moment < first + 2 - EARLY]
+    too_early = [moment for moment in moments if held < moment < first + 2 - EARLY]
+    return too_early, max(moments) > held
 
 
 # Requests
@@ -220,7 +221,10 @@ async def test_a_host_that_asks_for_it_is_left_alone(kept, where, spider, caplog
     crawler, pages = await visit(site, spider, kept | WAITS_IN[where])
     paths = {*pages.times} - {"/busy"}
     assert sum(pages.hits[path] for path in paths) == 4
-    assert sent_too_early(pages, paths, caplog) == []
+    too_early, have_waited = sent_too_early(pages, paths, caplog)
+    assert too_early == []
+    # In Redis those with lambdas come in any order if a machine stands still: this one last, say.
+    assert have_waited or (spider is Lambdas and where == "downloader")
     assert crawler.stats.get_value("bloom/queue/holds") == 1
 
 
@@ -234,7 +238,7 @@ async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, 
         pages.pages |= {f"/to{name}": lambda path, _: pages.url + path[3:] for name in names}
         await crawl(Follower, {**kept, "DOWNLOAD_DELAY": 0.3}, url=pages.url + "/")
     assert [pages.hits[name] for name in names] == [1] * 5
-    assert sent_too_early(pages, names, caplog) == []
+    assert sent_too_early(pages, names, caplog) == ([], True)
 
 
 async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
