@@ -343,7 +343,7 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
 
 def test_a_server_that_falls_silent_blocks_one_check(server, opened, key, monkeypatch):
     with Proxy(server.port) as proxy:
-        seen = opened(proxy.url, key, known=1000)
+        seen = opened(proxy.url, key, known=100_000)  # none takes the place of another
         assert seen.add_many(fingerprints(20)) == [False] * 20
         proxy.faults = dict.fromkeys(range(proxy.requests + 1, 10_000), "stall")
         run, waited = seen.link.run, []
