@@ -418,6 +418,12 @@ async def test_a_page_behind_more_redirects_than_scrapy_follows_by_default_comes
     assert site.hits["/30"] > 2
 
 
+async def test_a_page_whose_redirects_never_end_has_failed(crawl_daily):
+    chain = {f"/{n}": f"/{n + 1}" for n in range(9)} | {"/": ["/0"]}
+    failed = {"done": 1, "failed": 1, "too many redirects": 1}
+    await crawl_daily(Parsing, (chain, failed), REDIRECT_MAX_TIMES=2)
+
+
 async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allowed(crawl_daily):
     failed = {"done": 1, "failed": 1, "too many redirects": 1}
     await crawl_daily(Parsing, (fan(again="/again"), failed), REDIRECT_MAX_TIMES=40)
