@@ -88,7 +88,8 @@ class Chains:
             self._lengthen(output, request)
 
     def _note_arrived(self, request: Request) -> None:
-        if request not in self._made:
+        # Asked first, as most requests have none of these keys.
+        if not OURS.isdisjoint(request.meta) and request not in self._made:
             for key in OURS & request.meta.keys():
                 del request.meta[key]
 
