@@ -88,6 +88,8 @@ class FeedNotes:
 
     def note(self) -> None:
         """Note where the feeds ended; the next commit writes it."""
+        # Files of batches that are full are not looked at again: of thousands each item would tell.
+        self._left = {path: size for path, size in self._left.items() if path in self.ends}
         self._store.meta[FEEDS] = json.dumps(self.ends)
 
 

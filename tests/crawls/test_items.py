@@ -671,6 +671,19 @@ def test_only_what_the_crawl_has_written_is_cut_off(tmp_path, case, committed):
     assert path.read_bytes() == (before[: end.size] if is_cut else before)
 
 
+def test_sizes_of_batches_that_are_full_are_not_written_with_each_item(tmp_path):
+    store = SimpleNamespace(meta={}, stored_meta={FEEDS: "{}"}, write_note=lambda *_, **__: None)
+    notes, end = FeedNotes(store, tmp_path, sync=False), End(1, 0, 0)
+    for name in "abc":
+        notes.note_opened(name, end)
+    notes.ends = {"c": end}
+    notes.note()
+    notes.note_left("c", 9)
+    notes.close()
+    (line, *_) = (tmp_path / "bloom.feeds").read_text().splitlines()
+    assert json.loads(line) == {"c": 9}
+
+
 @pytest.mark.parametrize("left", ["", "no JSON\n", '{"items": 9}\n'])
 def test_after_a_power_failure_all_that_follows_is_cut_off(tmp_path, left):
     """The size that the feed was left with is not synced. It may be an older one, or none."""

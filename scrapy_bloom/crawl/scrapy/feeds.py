@@ -103,14 +103,14 @@ class Feeds:
         """
         self.opened = {}
         self._paths = {slot: self._paths[slot] for slot in self._all() if slot in self._paths}
-        found = {}
-        for slot, path in self._paths.items():
-            end = end_of(path)
-            if end is not None and end.inode == os.fstat(slot.file.fileno()).st_ino:
-                found[path] = end
-                if self._notes is not None:
-                    self._notes.note_left(path, end.size)
-        return found
+        found = ((slot, path, end_of(path)) for slot, path in self._paths.items())
+        ends = {
+            path: end
+            for slot, path, end in found
+            if end is not None and end.inode == os.fstat(slot.file.fileno()).st_ino
+        }
+        self._note_sizes(writing=False)  # after that: no size of ours is less than such an end
+        return ends
 
     def write_out(self, file: Any) -> None:
         """Flush a file, and sync it to disk if that is wanted.
