@@ -34,7 +34,6 @@ from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.packing import Packing, Refused
 from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
-from scrapy_bloom.redis.recent import Recent
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
     log_paces,
@@ -85,8 +84,9 @@ class RedisBackend(Backend):
         self._listing = Listing(
             *(self._worker, crawl.spider, packing, self._turns, crawl.identifier)
         )
-        # Marks of requests that wait in memory: Redis has none of them.
-        self._in_memory = Recent(crawl.settings[WINDOW])
+        # Marks of requests that wait in memory, and since when: Redis has none of them.
+        self._in_memory: dict[bytes, float] = {}
+        self._window = crawl.settings[WINDOW] or inf
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._idle_since, self._wait_logged, self.exchange_at = inf, -inf, 0.0
         self._seen = 0  # links that were dropped, as far as calls have said so
@@ -140,7 +140,8 @@ class RedisBackend(Backend):
 
     def _knows(self, mark: bytes, max_age: float | None) -> bool:
         is_there = max_age is None and mark not in self._forgetting and self._worker.knows(mark)
-        return is_there or self._in_memory.has(mark, max_age)
+        longest = self._window if max_age is None else max_age
+        return is_there or time.time() - self._in_memory.get(mark, -inf) < longest
 
     def _send(self, entry: Entry) -> Deferred[bool]:
         """Send an entry with one of the next calls; return a Deferred for its verdict."""
@@ -158,7 +159,8 @@ class RedisBackend(Backend):
 
     async def _forget(self, marks: Collection[bytes]) -> list[bool]:
         here = {*filter(self.__contains__, marks)}
-        self._in_memory.discard(marks)
+        for mark in marks:
+            self._in_memory.pop(mark, None)
         self._forgetting.update(marks)  # a callback may yield the page again at once
         verdicts = [self._send(Entry("x", mark)) for mark in marks]
         answers = [await verdict for verdict in verdicts]
@@ -171,7 +173,7 @@ class RedisBackend(Backend):
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
         """Remember marks of a request in memory: it is unique for this worker only."""
         if not is_over:
-            self._in_memory.add(marks)
+            self._in_memory.update(dict.fromkeys(marks, time.time()))
 
     def take(self) -> tuple[Request, Taken] | None:
         """Return a request that a call has taken, and whose turn is now."""

@@ -23,7 +23,6 @@ from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
 from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
-from scrapy_bloom.redis.known import Known
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
@@ -35,8 +34,8 @@ logger = logging.getLogger(__name__)
 MOST_DEATHS: Final = 10
 """A request is unparsed after this many workers have died with it."""
 
-KNOWN: Final = 1 << 19
-"""Most fingerprints that a worker remembers for each filter: 10 MB."""
+KNOWN: Final = 250_000
+"""Most fingerprints that a worker remembers for each filter: 25 MB when it is full."""
 
 _NO_REQUESTS: Final = ". It may be the filter of a crawl with scrapy-redis"
 _HAS_REQUESTS: Final = (
@@ -102,7 +101,7 @@ class Worker:
 
     def __init__(self, link: Link, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {link.address}, key {key}"
-        self.known = Known(known)
+        self.known, self._most_known = set[bytes](), known
         self.epoch, self.comes, self.requeued = "", False, 0
         self._link, self._key = link, key
         self._lives = ("", "")
@@ -275,6 +274,8 @@ class Worker:
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
+        while len(self.known) > self._most_known:
+            self.known.pop()  # any of them: that costs a question
 
     def prepare(self) -> None:
         """Make the keys of the slice that the next marks go to, lest the first call waits for them.

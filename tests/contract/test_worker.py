@@ -1,21 +1,21 @@
 """One worker: what it does with its turns, what it knows without asking, and how it says things."""
 
-import random
 from types import SimpleNamespace
 
 import pytest
 from scrapy import Request
 from scrapy.settings import Settings
 from support.contract import fingerprints
+from support.queues import plan_of
 
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Downloads, Pace
 from scrapy_bloom.redis import turns as module
-from scrapy_bloom.redis.known import Known
+from scrapy_bloom.redis.client import Server
+from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.turns import Turns
 from scrapy_bloom.redis.wire import Answer, Call, pack
-from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.values import LONGEST
 
 
@@ -329,37 +329,18 @@ def test_a_slot_that_was_passed_over_is_asked_for_as_soon_as_a_page_ends(passed_
     assert bool(pacing.want()) is passed_over
 
 
-# What it knows: most of what it was told, and nothing else
+# What it knows
 
 
-@pytest.mark.parametrize(("links", "share"), [(100_000, 0.95), (200_000, 0.9), (500_000, 0.7)])
-def test_more_links_than_there_is_room_for_cost_only_their_share(links, share):
-    """A set that was emptied at 100,000 answered 28 % of 200,000 links, and 10 % of 500,000."""
-    chance, known = random.Random(links), Known(KNOWN)
-    hits, marks = 0, [number.to_bytes(20, "big") for number in range(links)]
-    known.update(marks)
-    for _ in range(20):
-        page = chance.choices(marks, k=500)
-        new = [mark for mark in page if mark not in known]
-        known.update(new)
-        hits += len(page) - len(new)
-    assert hits / 10_000 > share
-
-
-@pytest.mark.parametrize("size", [1, 19, 20, 21, 300])
-def test_nothing_else_is_known_and_nothing_once_it_is_cleared(size):
-    known = Known(1_000)
-    marks = [*dict.fromkeys((mark * 15)[:size] for mark in [bytes(20), *fingerprints(50)])]
-    for times in range(1_200):  # more than there are places
-        assert not [mark for mark in marks if mark in known], times
-        for mark in marks:
-            assert mark not in known
-            known.update([mark])
-            assert mark in known or not any(mark)
-        known.clear()
-    nothing = Known(0)
-    nothing.update(marks)
-    assert not [mark for mark in marks if mark in nothing]
+@pytest.mark.parametrize("most", [0, 100])
+def test_a_worker_knows_as_much_as_it_may_and_asks_for_the_rest(server, key, most):
+    """A set that is emptied when it is full answers half as many links of a large site."""
+    marks = fingerprints(150)
+    with RedisFilter(Server(server.url), key, plan_of(), known=most) as seen:
+        for some in marks[:100], marks[100:]:
+            assert not any(seen.add_many(some))
+            assert sum(map(seen.worker.knows, marks)) == most
+        assert all(seen.add_many(marks))
 
 
 # What a call says: whatever is in it, it can be written

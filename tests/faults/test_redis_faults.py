@@ -188,7 +188,7 @@ def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplo
     """And nothing can be forgotten meanwhile."""
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
     with LocalRedis(persist=True) as server:
-        seen = opened(server.url, key, known=100_000)  # none takes the place of another
+        seen = opened(server.url, key, known=1000)
         seen.add_many(before)
         server.kill()
         assert seen.add_many([*before, *during]) == [True] * 50 + [False] * 50
@@ -343,7 +343,7 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
 
 def test_a_server_that_falls_silent_blocks_one_check(server, opened, key, monkeypatch):
     with Proxy(server.port) as proxy:
-        seen = opened(proxy.url, key, known=100_000)  # none takes the place of another
+        seen = opened(proxy.url, key, known=1000)
         assert seen.add_many(fingerprints(20)) == [False] * 20
         proxy.faults = dict.fromkeys(range(proxy.requests + 1, 10_000), "stall")
         run, waited = seen.link.run, []
