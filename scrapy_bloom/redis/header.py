@@ -13,8 +13,6 @@ from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
 FORMAT: Final = b"7"
-_WRITERS: Final = {b"6": ", commit 734aeafd"}
-"""Of earlier formats, the last version that can finish them."""
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 _PAGES: Final = ("done", "not_kept", "seen")
@@ -103,14 +101,7 @@ class State:
             cannot be read without them; they count as 0, and such a worker is left out.
         :raises StateError: if it is not one of ours, or damaged.
         """
-        kind = b" ".join(header.get(name, b"") for name in ("program", "format"))
-        if kind != PROGRAM + b" " + FORMAT:
-            writer = _WRITERS.get(header.get("format", b""), "")
-            raise StateError(
-                f"{place}: found {kind.decode(errors='replace')!r}, expected"
-                f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
-                f" scrapy-bloom that wrote it{writer}, or another key (BLOOM_REDIS_KEY)."
-            )
+        check_format(header.get("program", b""), header.get("format", b""), place)
         found = _read_fields(header, place, bad)
         plan, secret = found["plan"]
         slices = found["slices"]
@@ -138,6 +129,20 @@ class State:
     def info(self) -> FilterInfo:
         """Return the state of the filter, computed from the items in its slices."""
         return self.plan.info(self.slices)
+
+
+def check_format(program: bytes, number: bytes, place: str) -> None:
+    """Raise StateError unless a header was written in this format.
+
+    Nothing else of it may be looked at before: it means something else in another one.
+    """
+    found = program + b" " + number
+    if found != PROGRAM + b" " + FORMAT:
+        raise StateError(
+            f"{place}: found {found.decode(errors='replace')!r}, expected"
+            f" '{PROGRAM.decode()} {FORMAT.decode()}'. Nothing was changed. Use the version of"
+            f" scrapy-bloom that wrote it, or another key (BLOOM_REDIS_KEY)."
+        )
 
 
 def _read_fields(

@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import STRANGE, StateError, shown
 from scrapy_bloom.redis.client import beginning
-from scrapy_bloom.redis.header import PROGRAM, Counts, State, read_skew, refusal
+from scrapy_bloom.redis.header import FORMAT, PROGRAM, Counts, State, read_skew, refusal
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import NO_BODY, SECOND, Taken, id_in, with_length
 from scrapy_bloom.redis.worker import Surprise, ask
@@ -75,7 +75,8 @@ class Reader:
             kind = self._link.client.type(self._key).decode()
             header = self._header() if kind == "hash" else {}
             now = float(self._link.client.time()[0])
-        if kind == "none" or (header.get("program") == PROGRAM and "epoch" not in header):
+        is_ours = header.get("program") == PROGRAM and header.get("format", FORMAT) == FORMAT
+        if kind == "none" or (is_ours and "epoch" not in header):
             return None
         if "program" not in header:
             raise refusal(self._place, f"found a {kind} that is not ours", may_delete=False)

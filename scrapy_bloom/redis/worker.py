@@ -22,7 +22,7 @@ from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis import growth, upkeep
-from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, refusal
+from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, check_format, refusal
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
@@ -140,6 +140,8 @@ class Worker:
         )
         if word == b"deleted":
             raise FilterLostError(f"{self.place}: it was deleted while this worker used it.")
+        if word == b"format":
+            check_format(parts[0], parts[1], self.place)
         if word == b"type":
             kind, name = parts[1].decode(), parts[0].decode()
             raise refusal(self.place, f"found a {kind} under {name!r} that is not ours")

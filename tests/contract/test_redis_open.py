@@ -15,6 +15,7 @@ from testbed.localredis import LocalRedis, free_port
 
 from scrapy_bloom import BackendError, RedisFilter, SettingError, StateError
 from scrapy_bloom.redis.client import Server, beginning
+from scrapy_bloom.redis.header import FORMAT
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.project import key_of, project_of
 from scrapy_bloom.redis.reader import Reader
@@ -222,12 +223,18 @@ def test_a_forged_or_torn_header_is_refused(server, key, field, value):
         open_filter(server.url, key)
 
 
-@pytest.mark.parametrize("number", ["6", "8", ""])
-def test_another_format_is_refused_and_left_as_it_is(server, key, number):
+@pytest.mark.parametrize("number", ["6", "99", ""])
+def test_another_format_is_refused_by_its_number_before_anything_else_is_read(server, key, number):
     open_filter(server.url, key).close()
-    server.client().hset(key, "format", number)
-    words = f"{key}: found 'scrapy-bloom {number}', expected 'scrapy-bloom 7'. Nothing was changed."
-    words += " Use the version .* that wrote it"
+    client = server.client()
+    client.hset(key, mapping={"format": number, "plan": "x"})
+    client.hdel(key, "epoch", "slices")
+    client.set(beginning(key) + "queue", "another type in that format")
+    words = f"{key}: found 'scrapy-bloom {number}', expected 'scrapy-bloom {FORMAT.decode()}'"
+    words += (
+        r"\. Nothing was changed\. Use the version of scrapy-bloom that wrote it, or another key"
+    )
+    words += r" \(BLOOM_REDIS_KEY\)\.$"  # and not: delete it
     with refused(server, words):
         open_filter(server.url, key)
     reader = Link(Server(server.url), 2.0)

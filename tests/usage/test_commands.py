@@ -412,8 +412,7 @@ SHARED = {
     "nothing": {},
     "text": "x",
     "slices": {"slices": "0:0:0"},
-    "newer key": {"format": 9},
-    "older key": {"format": 6},
+    "key of another format": {"format": 6},
 }
 """What a key holds: nothing, a text, or a filter but for a field of its header."""
 

@@ -11,19 +11,22 @@
 --            was told before is still there, else "0"; the server's time; the fields program, format, epoch, plan, first, slices,
 --            window, order, waiting, taken, failed, unparsed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
+--     or  {"format", program, format}  the header is in another format
 --     or  {"type", key, type} something else is under a key
 -- Fails, with nothing changed, if a command that is needed is not allowed. May be repeated.
 local old_epoch, old_worker, answered, worker, lease = unpack(ARGV, 1, 5)
-local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins
-for key, kind in pairs({[header] = 'hash', [queue] = 'zset', [later] = 'zset', [turns] = 'zset',
+local FIRST_FIELD = 6  -- where in ARGV the header of a new filter begins: program and format come first
+local kind = call('TYPE', header).ok
+if kind ~= 'none' and kind ~= 'hash' then return {'type', header, kind} end
+local program, number, epoch, deleted = unpack(call('HMGET', header, 'program', 'format', 'epoch', 'deleted'))
+if kind == 'hash' and not program then return {'type', header, kind} end
+if (number or epoch) and (program ~= ARGV[7] or number ~= ARGV[9]) then return {'format', program, number or ''} end
+for key, kind in pairs({[queue] = 'zset', [later] = 'zset', [turns] = 'zset',
   [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
   [unparsed] = 'hash', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
-local program, epoch, deleted = unpack(call('HMGET', header, 'program', 'epoch', 'deleted'))
-local foreign = not program and call('EXISTS', header) == 1
-if foreign then return {'type', header, 'hash'} end
 if old_epoch ~= '' and epoch ~= old_epoch and other_epoch(old_epoch, deleted)[1] == 'deleted' then
   return {'deleted'}
 end
