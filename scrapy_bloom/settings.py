@@ -81,17 +81,6 @@ def _read_text(name: str, value: object) -> str:
     raise refusal(name, value, "must be a string.")
 
 
-def _read_paths(name: str, value: object) -> tuple[str, ...]:
-    paths: Any = value
-    if isinstance(value, str):
-        paths = [path.strip() for path in value.split(",") if path.strip()]
-    if isinstance(paths, (list, tuple, set, frozenset)) and all(
-        isinstance(path, str) and "." in path.strip(".") for path in paths
-    ):
-        return tuple(paths)
-    raise refusal(name, value, "must be a list of import paths: ['project.items.Book'].")
-
-
 def _read_key(name: str, value: object) -> str:
     key = _read_text(name, value)
     if {*"{}"}.intersection(key) and key.partition("{")[2].find("}") <= 0:
@@ -214,14 +203,6 @@ REDIS_TIMEOUT: Final = Option(
     " longer: requests of up to 8 MB come over a link of 140 KB/s. A larger one waits in memory,"
     " like one that cannot be stored. A name lookup takes as long as the system lets it.",
 )
-REDIS_CLASSES: Final[Option[tuple[str, ...]]] = Option(
-    "BLOOM_REDIS_CLASSES",
-    (),
-    _read_paths,
-    "Import paths of classes whose objects requests in Redis may hold, besides items, enums, named"
-    " tuples and values of the standard library. Whoever can write to Redis can call them, with any"
-    " arguments.",
-)
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
     "auto",
@@ -260,7 +241,7 @@ RULES: Final[Option[Mapping[str, Rule]]] = Option(
 
 OPTIONS: Final[tuple[Option[Any], ...]] = (
     *(CAPACITY, ERROR_RATE, WINDOW, COMMIT_SYNC, RETRY_FAILED, RETRY_AFTER, BACKEND, REDIS_URL),
-    *(REDIS_KEY, REDIS_TIMEOUT, REDIS_CLASSES, ON_BACKEND_ERROR, CANONICAL, DROP_PARAMS),
+    *(REDIS_KEY, REDIS_TIMEOUT, ON_BACKEND_ERROR, CANONICAL, DROP_PARAMS),
     *(KEEP_PARAMS, RULES),
 )
 """All of them, in the order of the docs."""

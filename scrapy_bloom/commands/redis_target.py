@@ -30,7 +30,7 @@ from scrapy_bloom.redis.project import plan_of
 from scrapy_bloom.redis.reader import Listed, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import Surprise, Worker, delete
-from scrapy_bloom.settings import REDIS_CLASSES, REDIS_TIMEOUT
+from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
 """How many of the hosts that are left alone are named."""
@@ -176,7 +176,7 @@ class RedisTarget:
                     f"{self.name}: worker {state.alive[0]} uses this crawl, and nothing was"
                     f" changed. Stop the crawl first. If it was killed, try again in half a minute."
                 )
-            packing = Packing(self._project.settings[REDIS_CLASSES])
+            packing = Packing()
             shared = Worker(link, self.key, state.plan)
             try:
                 rows = (row for row in reader.failed() if chosen(row.failed))

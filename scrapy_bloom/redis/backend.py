@@ -47,7 +47,7 @@ from scrapy_bloom.redis.reporting import (
 from scrapy_bloom.redis.starting_over import StartRunner
 from scrapy_bloom.redis.turns import Turns
 from scrapy_bloom.redis.wire import LARGEST, Answer, Call, Ending
-from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_CLASSES, WINDOW
+from scrapy_bloom.settings import ON_BACKEND_ERROR, WINDOW
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -103,7 +103,7 @@ class RedisBackend(Backend):
 
         :raises BloomError: if the crawl cannot be kept as configured.
         """
-        packing = Packing(crawl.settings[REDIS_CLASSES])
+        packing = Packing()
         queue = await queue_of(crawl.crawler, crawl.identifier, crawl.report, kind)
         return cls(crawl, queue, packing)
 

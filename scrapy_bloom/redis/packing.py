@@ -3,42 +3,33 @@
 What MessagePack has no type for is a map of one entry: the number of a kind of value, as an
 extension type, and its arguments. The kinds are a closed table. What has a name is a class of data
 (an item class, an enum, a named tuple) in a module that is imported already, and its constructor is
-not called; or ``BLOOM_REDIS_CLASSES`` lists it.
+not called.
 """
 
 from __future__ import annotations
 
 import copyreg
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from copy import copy
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
-from fractions import Fraction
-from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from itemadapter import ItemAdapter
 from msgpack import ExtType, Packer, unpackb
 from scrapy import Request
-from scrapy.utils.misc import load_object
 from scrapy.utils.request import request_from_dict
 
-from scrapy_bloom.errors import SettingError, shown
-from scrapy_bloom.settings import REDIS_CLASSES
+from scrapy_bloom.errors import shown
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
 _MOST: Final = 10_000  # characters of an argument, exponent of a decimal
-_FACTORIES: Final = (None, list, dict, set, tuple, int, float, bool, str, bytes, Counter, deque)
 
 
 class Refused(ValueError):  # noqa: N818 - said of a request
@@ -51,66 +42,25 @@ def _decimal(text: str) -> Decimal:
     return value
 
 
-def _moment(of: Any, text: str, fold: int, zone: Any) -> Any:
-    return of.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+def _moment(value: datetime) -> list[str]:
+    if type(value.tzinfo) not in (NoneType, timezone):  # only its offset would be stored
+        raise Refused(f"found a date of {value.tzinfo!r}")
+    return [value.isoformat()]
 
 
-def _row(
-    of: type, arguments: Callable[[Any], Any], *kinds: type, make: Any = None
-) -> tuple[type, Callable[[Any], Any], tuple[type, ...], Any]:
-    return of, arguments, kinds, make or of
-
-
-_PATHS: Final = (type(Path()), PurePosixPath, PureWindowsPath)
-_HOSTS: Final = (IPv4Address, IPv6Address, IPv4Network, IPv6Network)
-_VALUES: Final = (
-    # A type, its arguments, of which types they are. The places of rows are stored: add at the end.
-    *(_row(each, lambda it: [[*it]], list) for each in (tuple, set, frozenset)),
-    *(_row(each, lambda it: [dict(it)], dict) for each in (OrderedDict, Counter)),
-    *(_row(each, lambda it: [str(it)], str) for each in (*_PATHS, *_HOSTS)),
-    *(_row(each, lambda it: it.__reduce__()[1], int) for each in (range, timedelta)),
-    _row(Fraction, Fraction.as_integer_ratio, int),
-    _row(int, lambda it: [f"{it:x}", 16], str, int),
-    _row(complex, lambda it: [it.real, it.imag], float),
-    _row(Decimal, lambda it: [str(it)], str, make=_decimal),
-    _row(UUID, lambda it: [it.hex], str),
-    _row(date, lambda it: it.timetuple()[:3], int),
-    *(
-        _row(
-            each,
-            lambda it: [it.replace(tzinfo=None).isoformat(), it.fold, it.tzinfo],
-            *(str, int, NoneType, timezone, ZoneInfo),
-            make=partial(_moment, each),
-        )
-        for each in (datetime, time)
-    ),
-    _row(timezone, lambda it: it.__reduce__()[1], timedelta, str),
-    _row(ZoneInfo, lambda it: [it.key], str),
-    _row(deque, lambda it: [[*it], it.maxlen], list, int, NoneType),
-    _row(
-        defaultdict,
-        lambda it: [_FACTORIES.index(it.default_factory), dict(it)],
-        *(int, dict),
-        make=lambda at, values: defaultdict(_FACTORIES[at], values),
-    ),
+_VALUES: Final[tuple[tuple[type, Callable[[Any], Any], type, Callable[..., Any]], ...]] = (
+    # A type, its arguments, of which type they are. The places of rows are stored: add at the end.
+    *((each, lambda it: [[*it]], list, each) for each in (tuple, set, frozenset)),
+    (datetime, _moment, str, datetime.fromisoformat),
+    (date, lambda it: [it.isoformat()], str, date.fromisoformat),
+    (timedelta, lambda it: it.__reduce__()[1], int, timedelta),
+    (Decimal, lambda it: [str(it)], str, _decimal),
+    (UUID, lambda it: [it.hex], str, UUID),
 )
 _MARK: Final = b"\xc7"  # begins each extension type that is written
 _CLASS, _OBJECT = ExtType(0, b""), ExtType(1, b"")
 _KEYS: Final = {row[0]: (ExtType(at, b""), row[1]) for at, row in enumerate(_VALUES, 2)}
-
-
-def _call(called: Callable[..., Any], *arguments: Any) -> Any:
-    return called(*arguments)
-
-
-def _member(of: type[Enum], value: Any) -> Enum:
-    return of(value) if issubclass(of, Flag) else of.__members__[value]
-
-
 _new: Any = copyreg.__newobj__  # type: ignore[attr-defined]
-_new_ex: Any = copyreg.__newobj_ex__  # type: ignore[attr-defined]
-_MAKERS: Final = (_new, _new_ex, _call, _member)
-"""What makes objects, of a class and arguments. Their places are stored."""
 
 
 class _Reduced:
@@ -124,14 +74,9 @@ class _Reduced:
 
 
 class Packing:
-    """How requests are written, and read again.
+    """How requests are written, and read again."""
 
-    :param listed: import paths of classes that requests may name as well; they are imported.
-    :raises SettingError: if one cannot be imported.
-    """
-
-    def __init__(self, listed: tuple[str, ...] = ()) -> None:
-        self._listed = dict(map(_import, listed))
+    def __init__(self) -> None:
         self._packer = Packer(
             default=self._write, strict_types=True, unicode_errors="surrogatepass"
         )
@@ -147,7 +92,7 @@ class Packing:
 
     def fields(self, body: bytes) -> dict[str, Any]:
         """Return a request as a dict. Raises what :meth:`request` raises."""
-        fields = read(body, self._named)
+        fields = read(body, _named)
         if "_class" in fields:  # Scrapy would import any, and call it
             path = ":".join(str(fields["_class"]).rsplit(".", 1))
             if not issubclass(_look_up(path) or object, Request):
@@ -178,40 +123,40 @@ class Packing:
         if isinstance(value, type):
             return {_CLASS: _path(value)}
         if isinstance(value, Enum):
-            by = value.value if isinstance(value, Flag) else value.name
-            return {_OBJECT: [_MAKERS.index(_member), [of, by]]}
+            return {_OBJECT: [of, value.value if isinstance(value, Flag) else value.name]}
+        if not _is_data(of, _path(of)):  # asked first: what a large integer is made of is one, too
+            raise _refusal(_path(of))
         maker, arguments, *rest = value.__reduce_ex__(4)
-        if maker not in _MAKERS:
-            maker, arguments = _call, (maker, *arguments)
-        while rest and rest[-1] is None:
-            rest.pop()
-        filled = [list(each or ()) for each in rest[1:]]
-        return {_OBJECT: [_MAKERS.index(maker), [*arguments], *rest[:1], *filled]}
-
-    def _named(self, kind: ExtType, parts: Any) -> Any:
-        """Return a class that may be named, or an object of one."""
-        if kind == _OBJECT:
-            return self._object(*parts)
-        if parts in self._listed:
-            return self._listed[parts]
-        if _is_data(found := _look_up(parts), parts):
-            return found
-        raise _refusal(parts)
-
-    def _object(self, at: int, arguments: Any, *rest: Any) -> Any:
-        """Make an object. `rest`: its state, what it is filled with as a list, and as a dict."""
-        if {*map(type, (arguments, *rest[1:]))} != {list} or not isinstance(arguments[0], type):
-            raise Refused("found something else than an object")
-        of, maker = arguments[0], _MAKERS[at]
-        is_listed, is_enum = of in self._listed.values(), issubclass(of, Enum)
-        is_as_usual = maker is (_member if is_enum else _new) and not rest[not is_enum :]
-        if not (is_as_usual or is_listed):
+        if maker is not _new or any(each is not None for each in rest[1:]):
             raise _refusal(_path(of))
-        made = copy(_Reduced(maker, (*arguments,), *rest))
-        own = {} if is_listed or is_enum else getattr(made, "__dict__", {})
-        if any(map(callable, own.values())):  # it would be called instead of a method
-            raise _refusal(_path(of))
-        return made
+        return {_OBJECT: [of, [*arguments[1:]], *rest[:1]]}
+
+
+def _named(kind: ExtType, parts: Any) -> Any:
+    """Return a class that may be named, or an object of one."""
+    if kind == _OBJECT:
+        return _object(*parts)
+    if _is_data(found := _look_up(parts), parts):
+        return found
+    raise _refusal(parts)
+
+
+def _object(of: Any, arguments: Any, state: Any = None) -> Any:
+    """Make an object; nothing fills it but its state.
+
+    :param arguments: of an enum, the name of a member, or the value of a flag.
+    """
+    if not isinstance(of, type):
+        raise Refused("found something else than an object")
+    if issubclass(of, Enum) and state is None:
+        return of(arguments) if issubclass(of, Flag) else of.__members__[arguments]
+    if issubclass(of, Enum) or type(arguments) is not list:
+        raise _refusal(_path(of))
+    made = copy(_Reduced(_new, (of, *arguments), state))
+    own = getattr(made, "__dict__", {})
+    if any(map(callable, own.values())):  # it would be called instead of a method
+        raise _refusal(_path(of))
+    return made
 
 
 def read(body: bytes, named: Callable[[ExtType, Any], Any] | None = None) -> dict[str, Any]:
@@ -228,10 +173,10 @@ def read(body: bytes, named: Callable[[ExtType, Any], Any] | None = None) -> dic
             return found
         if kind in (_CLASS, _OBJECT):
             return named and named(kind, arguments)
-        of, _, kinds, make = _VALUES[kind.code - 2]
-        if type(arguments) is not list or not {*map(type, arguments)} <= {*kinds}:
+        of, _, each, make = _VALUES[kind.code - 2]
+        if type(arguments) is not list or {*map(type, arguments)} != {each}:
             raise Refused(f"found something else than a {of.__name__}")
-        if any(type(each) is str and len(each) > _MOST for each in arguments):
+        if each is str and max(map(len, arguments)) > _MOST:
             raise Refused(f"found a {of.__name__} of more than {_MOST:,} characters")
         return make(*arguments)
 
@@ -269,20 +214,6 @@ def _look_up(path: str) -> Any:
     return found if isinstance(found, type) else None
 
 
-def _import(path: str) -> tuple[str, Any]:
-    """Return what requests call a class that is listed, and the class."""
-    try:
-        found = load_object(path)
-        if not isinstance(found, type):
-            raise TypeError("not a class")
-    except Exception as error:
-        raise SettingError(
-            f"{REDIS_CLASSES.setting} has {path!r}: must be the import path of a class, such as"
-            f" 'project.items.Book' ({error!r})."
-        ) from error
-    return _path(found), found
-
-
 def _refusal(path: Any) -> Refused:
     name = shown(str(path).replace(":", "."))
-    return Refused(f"it names {name}: list that in {REDIS_CLASSES.setting} if requests may do so")
+    return Refused(f"it names {name}: only items, enums and named tuples that hold data are stored")

@@ -99,8 +99,8 @@ def warn_of_refused(report: Report, error: Exception) -> None:
     report.once(
         logging.WARNING,
         "A request in Redis is more than data, and nothing of it was run (%s). If no worker of this"
-        " crawl has written it, with another BLOOM_REDIS_CLASSES or with a class in a module that"
-        " is not imported here, somebody else has: see who can write to Redis.",
+        " crawl has written it, with a class in a module that is not imported here, somebody else"
+        " has: see who can write to Redis.",
         error,
     )
 

@@ -2,14 +2,13 @@
 
 import re
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from http import HTTPStatus
-from ipaddress import ip_address, ip_network
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -27,7 +26,6 @@ from support.kinds import RAN, Color, Flags, Language
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import Reason
-from scrapy_bloom.errors import SettingError
 from scrapy_bloom.redis.packing import _VALUES, Packing, Refused, read
 
 KINDS = "support.kinds"
@@ -44,9 +42,9 @@ def carrying(value):
     return {"url": "http://example.com", "meta": {"x": value}}
 
 
-def there_and_back(fields, *listed):
+def there_and_back(fields):
     """Return a request as a worker reads what another one has written."""
-    packing = Packing(listed)
+    packing = Packing()
     return packing.fields(packing.write(fields))
 
 
@@ -57,7 +55,9 @@ def book():
 
 
 SHOP, ITEMS = kinds.Shop("x"), kinds.Page([book(), {"a": kinds.Point(kinds.Page())}])
-BERLIN, AN_HOUR = ZoneInfo("Europe/Berlin"), timezone(timedelta(hours=1), "X")
+MANY = kinds.Many()
+MANY.append(1)
+AN_HOUR = timezone(timedelta(hours=1))
 RIGHTS = kinds.Rights.READ | kinds.Rights.WRITE
 GOOD = {
     "items": [book(), kinds.Page(2), kinds.Point(2), kinds.Author("x"), SHOP, ITEMS, kinds.Book],
@@ -65,18 +65,13 @@ GOOD = {
     "enums": [Color.RED, Language.ENGLISH, HTTPStatus.OK],
     "flags": [Flags.A | Flags.B, RIGHTS, kinds.Rights(0), re.IGNORECASE | re.MULTILINE],
     "named tuples": [kinds.Pair(1, book()), kinds.Single([1]), urlsplit("http://example.com/a?b")],
-    "times": [datetime(2026, 1, 2, tzinfo=zone) for zone in (None, BERLIN, AN_HOUR, timezone.utc)],
-    "zones, days and spans": [BERLIN, date(2026, 1, 2), time(1, 2), timedelta(1, 2, 3)],
-    "numbers": [Decimal("1.20"), Fraction(1, 3), 1 + 2j, 2**63, 2**64, -(2**63), -(2**70)],
-    "paths": [Path("/a/b"), PurePosixPath("a"), PureWindowsPath("c:/a")],
-    "addresses": [ip_address("1.2.3.4"), ip_address("::1"), ip_network("10.0.0.0/8")],
-    "dicts": [OrderedDict(a=1, b=book()), Counter("abca")],
-    "default dicts": [defaultdict(list, a=[1]), defaultdict(None, {"a": Color.RED})],
+    "times": [datetime(2026, 1, 2, 3, 4, 5, 6, zone) for zone in (None, AN_HOUR, timezone.utc)],
+    "days, spans and others": [date(2026, 1, 2), timedelta(1, 2, 3), UUID(int=1 << 100), "\ud800"],
+    "numbers": [Decimal("1.20"), 2**64 - 1, -(2**63)],
     "sets": [{1, Color.RED, kinds.Point()}, frozenset({Language.ENGLISH})],
-    "others": [range(1, 10, 2), UUID(int=1 << 100), deque([1, Color.RED], 5), "\ud800"],
     "keys": [{(1, (2,)): 1, date(2026, 1, 2): 2, None: 3, 4: 5, b"\xc7": 6}],
     "one entry": [{"a": 1}, {1: {}}, {(): ()}],
-    "plain": [{"a": [1, 2.5, None, True, "\u2013", b"\x93", (), {1}, 1 << 100]}],
+    "plain": [{"a": [1, 2.5, None, True, "\u2013", b"\x93", (), {1}, 1 << 60]}],
 }
 
 
@@ -91,12 +86,10 @@ def test_what_requests_carry_comes_through_equal(kind):
         assert read(Packing().write(fields))["url"] == fields["url"]  # whatever it names
 
 
-plain = st.one_of(st.text(), st.binary(), st.integers(), st.floats(allow_nan=False), st.datetimes())
-plain |= st.one_of(st.timedeltas(), st.decimals(allow_nan=False), st.fractions(), st.uuids())
-around = [
-    *(kinds.Page, kinds.Author, lambda one: [one], lambda one: (one, one)),
-    *(lambda one: deque([one]), lambda one: OrderedDict(a=one), lambda one: {1: one}),
-]
+plain = st.one_of(st.text(), st.binary(), st.integers(-(2**63), 2**64 - 1), st.datetimes())
+plain |= st.one_of(st.timedeltas(), st.decimals(allow_nan=False), st.dates(), st.uuids())
+plain |= st.floats(allow_nan=False)
+around = kinds.Page, kinds.Author, lambda one: [one], lambda one: (one, one), lambda one: {1: one}
 values = st.recursive(
     plain | st.sampled_from([value for some in GOOD.values() for value in some]),
     lambda inner: st.one_of(st.builds(each, inner) for each in around),
@@ -119,7 +112,6 @@ def kind(of):
     return msgpack.ExtType(codes.get(of, of), b"")
 
 
-NEW, NEW_EX, CALL, MEMBER = range(4)
 CLASS, OBJECT = kind(0), kind(1)
 
 
@@ -131,9 +123,9 @@ def ours(name):
     return named(f"{KINDS}:{name}")
 
 
-def made(name, *rest, by=NEW, arguments=()):
+def made(name, *rest, arguments=()):
     """An instance, its state and what it is filled with."""
-    return {OBJECT: [by, [ours(name), *arguments], *rest]}
+    return {OBJECT: [ours(name), arguments, *rest]}
 
 
 def packed(value):
@@ -142,14 +134,12 @@ def packed(value):
 
 BAD = {
     "a function": ours("run"),
-    "a call": {OBJECT: [CALL, [ours("run"), 1]]},
-    "a call of a text": {OBJECT: [CALL, ["os.system", "exit 1"]]},
-    "a command": {OBJECT: [CALL, [named("os:system"), "exit 1"]]},
-    "a command in a project's reach": {OBJECT: [CALL, [ours("Popen"), ["true"]]]},
-    "a command by an attribute": {OBJECT: [CALL, [ours("subprocess.Popen"), ["true"]]]},
-    "the constructor of an item class": made("Noting", by=CALL, arguments=[1]),
+    "a call": made("run", arguments=[1]),
+    "a call of a text": {OBJECT: ["os.system", ["exit 1"]]},
+    "a command": {OBJECT: [named("os:system"), ["exit 1"]]},
+    "a command in a project's reach": made("Popen", arguments=[["true"]]),
+    "a command by an attribute": made("subprocess.Popen", arguments=[["true"]]),
     "the making of a class": made("Fresh"),
-    "the making of a class by names": made("Page", by=NEW_EX, arguments=[{kind(tuple): [[]]}, {}]),
     "a method": ours("Book.__init__"),
     "the globals of a function": ours("run.__globals__"),
     "a module that is asked": ours("Lazy"),
@@ -157,43 +147,27 @@ BAD = {
     "another name of a class": ours("Alias"),
     "a class without data": made("Plain"),
     "a class of types": named("builtins:type"),
-    "the base of all": {OBJECT: [NEW, [named("builtins:object")]]},
+    "the base of all": {OBJECT: [named("builtins:object"), []]},
     "a constructor as a method": made("Page", {"keys": ours("Noting")}),
     "a constructor as a method by slots": made(
         "Page", {kind(tuple): [[None, {"keys": ours("Noting")}]]}
     ),
     "an item that is filled": made("Filling", {}, [], [["key", "value"]]),
-    "an enum's making": made("Color", by=CALL, arguments=["X", "A B"]),
     "a member by its making": made("Color", arguments=[1]),
-    "a state of a member": made("Color", {"other": 1}, by=MEMBER, arguments=["RED"]),
-    "an attribute of an enum": made("Color", by=MEMBER, arguments=["mro"]),
-    "a member of what is no enum": made("Page", by=MEMBER, arguments=["x"]),
-    "a state without a name": {OBJECT: [NEW, [1], {"x": 1}]},
-    "nothing to make": {OBJECT: [NEW, []]},
+    "a state of a member": made("Color", {"other": 1}, arguments="RED"),
+    "an attribute of an enum": made("Color", arguments="mro"),
+    "a member of what is no enum": made("Page", arguments="x"),
+    "a state without a name": {OBJECT: [1, [], {"x": 1}]},
+    "nothing to make": {OBJECT: []},
     "no object": {OBJECT: 1},
-    "an unknown maker": made("Page", by=4),
     "an unknown kind": {kind(99): []},
-    "a factory by its name": {kind(defaultdict): ["os.system", {}]},
-    "a constructor as a factory": {kind(defaultdict): [ours("Noting"), {}]},
-    "an unknown factory": {kind(defaultdict): [99, {}]},
-    "a zone that is a file": {kind(ZoneInfo): ["../../../etc/passwd"]},
     "arguments that are no list": {kind(tuple): {}},
 }  # fmt: skip
 
-RANGE = {kind(range): [0, 1 << 40, 1]}
-
 BOMBS = {  # each takes hours or all memory if it is made
-    "a range as a list": {kind(set): [RANGE]},
-    "a range as a dict": {kind(Counter): [RANGE]},
-    "a range as arguments": {kind(tuple): RANGE},
-    "a range as an object's": {OBJECT: [NEW, RANGE]},
-    "a range that fills": made("Page", {}, RANGE),
-    "a range in a deque": {kind(deque): [RANGE, None]},
-    "a fraction of a text": {kind(Fraction): ["1e30000000"]},
     "a decimal that is large": {kind(Decimal): ["1e30000000"]},
     "a decimal that is small": {kind(Decimal): ["1e-30000000"]},
     "a decimal that is long": {kind(Decimal): ["1" * 100_000]},
-    "an integer that is long": {kind(int): ["f" * 100_000, 16]},
 }
 
 
@@ -267,28 +241,22 @@ def test_a_class_that_is_none_of_a_module_is_found_out_when_it_is_written():
         Packing().write(Hidden("http://example.com").to_dict())
 
 
-# What is listed
-
-
-LISTED = [f"{KINDS}.{name}" for name in ("Plain", "Keywords", "Many", "Called", "Page", "Noting")]
+# What is no data
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        *(kinds.Plain(1), kinds.Keywords(value=2), kinds.Many([1, 2]), kinds.Called(3)),
+        *(kinds.Plain(1), kinds.Called(2), MANY),
         kinds.Page(kinds.Book),  # it holds what would be called
+        *(Path("/a"), Fraction(1, 3), 1 + 2j, 1 << 64, range(3), time(1, 2), ZoneInfo("UTC")),
+        *(datetime(2026, 1, 2, tzinfo=ZoneInfo("UTC")), OrderedDict(a=1), Counter("a"), deque([1])),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_read_again_is_found_out_when_it_is_written_unless_it_is_listed(value):
-    fields = carrying([value])
-    name = f"{KINDS}.{type(value).__name__}"
-    with pytest.raises(Refused, match=f"'{name}'.*: list that in BLOOM_REDIS_CLASSES"):
-        Packing().write(fields)
-    there = there_and_back(fields, *LISTED)
-    assert there == fields
-    assert vars(there["meta"]["x"][0]) == vars(value)
+def test_what_cannot_be_read_again_is_found_out_when_it_is_written(value):
+    with pytest.raises(Refused, match=type(value).__name__ + "|UTC"):
+        Packing().write(carrying([value]))
 
 
 def test_what_a_page_does_for_playwright_goes_through_redis(monkeypatch):
@@ -299,14 +267,6 @@ def test_what_a_page_does_for_playwright_goes_through_redis(monkeypatch):
     module.PageMethod = type("PageMethod", (), made_of)
     fields = carrying([module.PageMethod("click")])
     assert there_and_back(fields) == fields
-
-
-@pytest.mark.parametrize(
-    "path", ["antigravity_.X", f"{KINDS}.Nothing", f"{KINDS}.RAN", f"{KINDS}.run"]
-)
-def test_what_cannot_be_imported_is_refused_at_once(path):
-    with pytest.raises(SettingError, match=f"BLOOM_REDIS_CLASSES has '{path}'"):
-        Packing((path,))
 
 
 def test_a_usual_request_is_not_read_when_it_is_written(monkeypatch):

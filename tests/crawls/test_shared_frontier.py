@@ -76,7 +76,7 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(
 ):
     class Prior(Leaving):
         def request(self, response, href):
-            priority = (0, 5, 5, -1, 0, 10**400)[int(href[1:])]
+            priority = (0, 5, 5, -1, 0, 2**63)[int(href[1:])]
             return super().request(response, href).replace(priority=priority)
 
     shared |= {"CONCURRENT_REQUESTS": 1}
@@ -269,7 +269,6 @@ DATA = {
     "text": fromstring("<a>of a link</a>").xpath("string()"),  # as rules note it, a class of lxml's
     "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
 }
-PLAIN = "support.kinds.Plain"
 
 
 class Carrying(Follower):
@@ -320,26 +319,14 @@ class Plainly(Carrying):
     data = {"plain": kinds.Plain(1)}  # noqa: RUF012
 
 
-async def test_what_could_not_be_read_again_waits_in_memory_unless_its_class_is_listed(
-    shared, caplog
-):
-    for listed, where in ((), "memory"), ([PLAIN], "redis"):
-        with Pages(fan("a", "b")) as pages:
-            settings = shared | {"BLOOM_REDIS_KEY": f"{where}:bloom", "BLOOM_REDIS_CLASSES": listed}
-            crawler = await crawl(Plainly, settings, url=pages.url + "/")
-            assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
-        assert crawler.spider.came == [Plainly.data] * 2
-        assert crawler.stats.get_value(f"scheduler/enqueued/{where}") >= 2
-        said = messages(caplog)
-        assert [PLAIN in line and "BLOOM_REDIS_CLASSES" in line for line in said] == (
-            [] if listed else [True]
-        )
-
-
-async def test_a_class_that_cannot_be_imported_is_refused_when_the_crawl_opens(shared, caplog):
-    crawler = await crawl(CarriesNothing, shared | {"BLOOM_REDIS_CLASSES": "support.kinds.Missing"})
-    assert crawler.stats.get_value("finish_reason") == "bloom_invalid_setting"
-    assert "BLOOM_REDIS_CLASSES has 'support.kinds.Missing'" in caplog.text
+async def test_what_could_not_be_read_again_waits_in_memory_and_is_named(shared, caplog):
+    with Pages(fan("a", "b")) as pages:
+        crawler = await crawl(Plainly, shared, url=pages.url + "/")
+        assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
+    assert crawler.spider.came == [Plainly.data] * 2
+    assert crawler.stats.get_value("scheduler/enqueued/memory") == 2
+    (said,) = messages(caplog)
+    assert "support.kinds.Plain" in said
 
 
 async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, server, key, caplog):

@@ -77,7 +77,7 @@ class Form(scrapy.Request):
 
 
 class Plain:
-    """No class of data: it has to be listed."""
+    """No class of data."""
 
     def __init__(self, value):
         self.value = value
@@ -88,21 +88,21 @@ class Plain:
     __hash__ = None
 
 
-class Keywords(Plain):
-    def __new__(cls, *, value):  # noqa: ARG004 - pickle gives it
-        return super().__new__(cls)
+@dataclass
+class Called:
+    """It asks to be made by its constructor."""
 
-    def __getnewargs_ex__(self):
-        return (), {"value": self.value}
+    value: Any = None
 
-
-class Many(list):
-    pass
-
-
-class Called(Plain):
     def __reduce__(self):
-        return Called, (0,), {"value": self.value}
+        return Called, (self.value,)
+
+
+@dataclass
+class Many(list):
+    """It is more than its fields."""
+
+    value: Any = None
 
 
 # Traps
