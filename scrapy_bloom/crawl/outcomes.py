@@ -35,18 +35,11 @@ APART: Final = 3600.0
 give up all its pages within a minute."""
 
 
-# The next four stand in redis/lua/_failed.lua, too; a test compares them.
 MOST_UNPARSED: Final = 100_000
-"""Requests that are kept although nothing fetches them by itself."""
-
-MOST_REDIRECTED: Final = 10_000
-"""Of these, redirects to pages that were seen: on healthy sites they are many."""
+"""Most unparsed requests that are kept, as nothing fetches them by itself: others are counted."""
 
 REDIRECTED: Final = "redirected to seen pages"
 """The kind of reason of a page whose redirect leads to a page that was seen."""
-
-WALLS: Final = frozenset({"401", "403", "407"})
-"""Kinds of reasons that keep a crawl out: what met these is kept before other unparsed pages."""
 
 _NOT_OF_PROJECTS: Final = {"asyncio", "scrapy", "scrapy_bloom", "twisted"}
 

@@ -100,8 +100,7 @@ class Report:
         """
         self.once(
             logging.WARNING,
-            "%s are unparsed: a further one is only counted, unless it met a 401, 403 or 407; of"
-            " redirects to seen pages that holds from 10,000 on. To make room: 'scrapy bloom queue"
+            "%s are unparsed: further ones are only counted. To make room: 'scrapy bloom queue"
             " --drop --reason 404'.",
             counted(kept, "page"),
         )

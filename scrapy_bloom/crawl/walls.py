@@ -6,11 +6,12 @@ import shlex
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from scrapy_bloom.crawl.outcomes import REDIRECTED, WALLS, Reason
+from scrapy_bloom.crawl.outcomes import REDIRECTED, Reason
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
 
+_WALLS: Final = {"401", "403", "407", "429"}
 _IN_A_ROW: Final = 10
 _MOST: Final = 3  # WARNINGs a run
 _MOST_HOSTS: Final = 10_000
@@ -60,4 +61,4 @@ def _wall(reason: Reason) -> str | None:
     """Return which wall a page has met, None if it is none."""
     if reason.kind == REDIRECTED:
         return f"redirected to {reason.message}"
-    return reason.kind if reason.unparsed and reason.kind in {*WALLS, "429"} else None
+    return reason.kind if reason.unparsed and reason.kind in _WALLS else None

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_REDIRECTED, MOST_UNPARSED, REDIRECTED, WALLS
+from scrapy_bloom.crawl.outcomes import MOST_UNPARSED
 from scrapy_bloom.errors import STRANGE
 
 _COLUMNS: Final = "id, run, kind, message, date, tries, unparsed, way, body, crc"
@@ -72,36 +72,15 @@ class FailedList:
         return bool(self._new or self._gone)
 
     def add(self, id_: int, failed: Failed) -> bool:
-        """Add a request; return whether every page is kept.
-
-        Very many are not: then a further one goes, unless it met a wall and a 404 or a redirect can
-        give way.
+        """Add a request; return whether it is kept: of very many unparsed ones it is not.
 
         :param id_: of its row among those that are not done.
-        :raises sqlite3.Error: if one that gives way cannot be read.
         """
-        decisions = self.reasons.decisions
-        is_full = failed.unparsed and (
-            decisions.total() >= MOST_UNPARSED
-            or (failed.kind == REDIRECTED and decisions[REDIRECTED] >= MOST_REDIRECTED)
-        )
-        if is_full and not (failed.kind in WALLS and self._give_way()):
+        if failed.unparsed and self.reasons.decisions.total() >= MOST_UNPARSED:
             return False
         self._new[id_] = failed
         self._count(failed, 1)
-        return not is_full
-
-    def _give_way(self) -> bool:
-        """Remove a 404 or a redirect to a seen page; return whether there was one."""
-        decisions = self.reasons.decisions
-        if not (decisions["404"] or decisions[REDIRECTED]):
-            return False
-        asked = f"SELECT {_COLUMNS} FROM failed WHERE unparsed AND kind IN (?, ?) ORDER BY id"
-        for row in self._database.execute(asked, ("404", REDIRECTED)):
-            if row[0] not in self._gone and (failed := _read(row)) is not None:
-                self.remove(row[0], failed)
-                return True
-        return False
+        return True
 
     def pop_due(self) -> tuple[int, Failed | None] | None:
         """Return the next request of an earlier run to be put back; None if there is none.

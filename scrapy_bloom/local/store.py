@@ -235,11 +235,10 @@ class Store:
     def fail(self, row: int, failed: Failed) -> bool:
         """Move a request to what has failed or is unparsed, where its row identifies it, too.
 
-        :returns: whether every page is kept: see :meth:`FailedList.add`.
+        :returns: whether it is kept: see :meth:`FailedList.add`.
         """
-        are_kept = self.failed.add(row, failed)  # first, as it may fail
         self.delete(row)
-        return are_kept
+        return self.failed.add(row, failed)
 
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.

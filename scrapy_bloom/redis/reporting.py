@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
-from scrapy_bloom.crawl.outcomes import MOST_REDIRECTED
+from scrapy_bloom.crawl.outcomes import MOST_UNPARSED
 from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
@@ -155,7 +155,7 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     ):
         report.set_if_used(stat, value)
     counts = queue.worker.counts
-    if counts.not_kept and counts.unparsed >= MOST_REDIRECTED:  # else they were only in memory
+    if counts.not_kept and counts.unparsed >= MOST_UNPARSED:  # else they were only in memory
         report.not_kept(counts.unparsed)
     # What was sent may be there, and its answer lost.
     report.set(stats.WAITING, queue.worker.counts.waiting + queue.offering)

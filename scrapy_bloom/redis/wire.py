@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.outcomes import MOST_UNPARSED, Ended
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.member import SECOND, Entry, Taken
@@ -186,6 +186,7 @@ class Call:
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
             "not_kept": self.not_kept,
             "failures": [*map(failure, self.failures)],
+            "most_unparsed": MOST_UNPARSED,
             "ways": b"".join(map(probe, ways)),
             "restored": [
                 (key, *(each.parts if each else _NONE)) for key, each in self.restored.items()

@@ -18,6 +18,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
+from scrapy_bloom.crawl.outcomes import MOST_UNPARSED
 from scrapy_bloom.errors import BackendError, FilterLostError
 from scrapy_bloom.filter.hashing import new_secret
 from scrapy_bloom.filter.info import FilterInfo
@@ -333,7 +334,8 @@ class Worker:
         epoch, worker = lives = self._lives
         some = [] if failing is None else [failing]
         ways = b"".join(self.probe(mark) for each in some for mark in each.way)
-        said = {"failures": [*map(failure, some)], "ways": ways, "epoch": epoch, "worker": worker}
+        said = {"failures": [*map(failure, some)], "most_unparsed": MOST_UNPARSED, "ways": ways}
+        said |= {"epoch": epoch, "worker": worker}
         self._link.run("resign", self._key, pack(said), probe=True, large=True)
         if lives == self._lives:
             self.renewed = -inf

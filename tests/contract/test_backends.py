@@ -44,6 +44,10 @@ async def again(crawl, how, **options):
     return crawl.run or await crawl.open(**options)
 
 
+BOUNDED = (
+    *("scrapy_bloom.local.failed", "scrapy_bloom.redis.wire", "scrapy_bloom.redis.reporting"),
+    "support.in_memory",
+)
 restarts = pytest.mark.parametrize("how", ["stop", "kill"])
 
 
@@ -249,6 +253,20 @@ async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl, run):
     account = await run.stop()
     assert (account.done, account.unparsed, account.pages) == (2, 2, 8)
     assert account.decisions == {"404": 1, REDIRECTED: 1}
+
+
+async def test_of_very_many_unparsed_pages_further_ones_are_only_counted(run, monkeypatch, caplog):
+    for module in BOUNDED:
+        monkeypatch.setattr(f"{module}.MOST_UNPARSED", 2)
+    await run.offer(*"abcde")
+    await run.take()
+    for page in "abcd":
+        run.fail(page, kind="403", unparsed=True)
+    run.fail("e")  # what has failed is kept, however many these are
+    account = await run.stop()
+    assert (account.decisions, account.not_kept, account.failed) == ({"403": 2}, 2, 1)
+    assert account.pages == 5
+    assert caplog.text.count("2 pages are unparsed: further ones are only counted") == 1
 
 
 @restarts

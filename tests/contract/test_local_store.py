@@ -24,11 +24,10 @@ from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import failed, marks
+from scrapy_bloom.local import marks
 from scrapy_bloom.local import store as module
 from scrapy_bloom.local.store import NUMBER_BITS, Store
 
@@ -355,7 +354,7 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     store.filter.add_aged(PAGES[1], 60)
     names = "one/0", "one/0", "one/0", "two/0", "two/0", "two/0"
     rows = [store.push(store.queue(name, name[:3]), b"body") for name in names]
-    store.fail(rows.pop(1), unparsed("404"))
+    store.fail(rows.pop(1), Failed("404", "", 1.0, 0, "", unparsed=True, way=(), body=b""))
     store.delete(rows.pop(1))
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -523,28 +522,3 @@ def test_halves_of_characters_are_written_as_question_marks(path):
         assert [queue.slot for queue in store.queues.values()] == ["a?"]
         assert (store.meta["queue"], store.failed.reasons.failures) == ("?", {"E?": 1})
         assert [each.message for _, each in store.failed.stored()] == ["?"]
-
-
-# What has failed, or is unparsed
-
-
-def unparsed(kind):
-    return Failed(kind, "", 1.0, 0, "", unparsed=True, way=(), body=b"")
-
-
-def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(path, monkeypatch):
-    monkeypatch.setattr(failed, "MOST_UNPARSED", 5)
-    monkeypatch.setattr(failed, "MOST_REDIRECTED", 2)
-    store = Store(path)
-    for kind, signs in (REDIRECTED, "++-"), ("404", "+++-"), ("403", "------"):
-        for sign in signs:  # "-" if one has gone for it, or it came too late
-            row = store.push(store.queue("0", None), b"")
-            assert store.fail(row, unparsed(kind)) is (sign == "+")
-            store.commit()
-    assert store.failed.reasons.decisions == Counter({"403": 5})
-    row = store.push(store.queue("0", None), b"bad")
-    bad = unparsed("503")._replace(unparsed=False)
-    assert store.fail(row, bad)  # what has failed is kept, however many these are
-    store.close()
-    with closing(Store(path, read_only=True)) as store:
-        assert [each.kind for _, each in store.failed.stored()] == [*["403"] * 5, "503"]

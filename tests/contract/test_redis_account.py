@@ -1,14 +1,10 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
-import re
-from importlib.resources import files
-
 import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.proxy import Proxy
 from support.queues import Crawler, exchange, mark_of, name_of, parts_of
 
-from scrapy_bloom.crawl import outcomes
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.upkeep import LEASE
@@ -250,29 +246,3 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
         two.queue.end(taken, Ending(start=START))
     two.say()
     assert crawl.parts == (1, 0, 0, 0, 0)
-
-
-# Lists
-
-
-def test_of_very_many_unparsed_requests_some_are_not_kept_and_walls_come_first(crawl):
-    fail_all(crawl, "a", kind="404", unparsed=True)
-    worker, client, listed = crawl.join(), crawl.client, crawl.base + "unparsed"
-    (row,) = client.hgetall(listed).values()
-    client.hset(listed, mapping={f"{n:08}": row for n in range(outcomes.MOST_UNPARSED)})
-    worker.offer(*"bc")
-    worker.take(2)
-    worker.fail("b", kind="404", unparsed=True)
-    worker.fail("c", kind="403", unparsed=True)
-    worker.say()
-    reader = worker.queue.reader
-    told = reader.account(reader.existing().counts)
-    assert (told.decisions, told.not_kept) == ({"403": 1}, 2)
-
-
-def test_lists_in_redis_have_the_bounds_of_those_in_a_job():
-    text = files("scrapy_bloom.redis").joinpath("lua/_failed.lua").read_text()
-    for name in "MOST_UNPARSED", "MOST_REDIRECTED":
-        assert f"{name} = {getattr(outcomes, name)} " in text
-    assert f"REDIRECTED, WALLS = '{outcomes.REDIRECTED}', " in text
-    assert {*re.findall(r"\['(\d+)'\] = true", text)} == outcomes.WALLS

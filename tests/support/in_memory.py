@@ -13,7 +13,7 @@ from scrapy_bloom.crawl.backend import Backend
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import APART, Ended
+from scrapy_bloom.crawl.outcomes import APART, MOST_UNPARSED, Ended
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable, read_request
 from scrapy_bloom.filter.info import FilterInfo
@@ -105,7 +105,12 @@ class InMemory(Backend):
         if taken is None:
             self._state.ended[urandom(8)] = "not kept"
             return True
+        kept = self.account().unparsed
         taken.failed = Failed.of(taken.body, reason, time.time(), way=way)
+        if taken.failed.unparsed and kept >= MOST_UNPARSED:
+            self._state.ended[taken.id] = "not kept"
+            del self._state.rows[taken.id]
+            self._report.not_kept(kept)
         if not taken.failed.unparsed:
             self.forget_many(way)
         taken.body, taken.in_flight, taken.run = taken.failed.body, False, self._state.run

@@ -24,7 +24,6 @@
 --   retry            where in `failed` this run has yet to look for what earlier ones have left there; only while it
 --                    does
 --   retried          how many requests it has put back, likewise
---   full             where in `unparsed` the next one is looked for that gives way
 --   hour             where in `failed` the next sweep looks for what failed an hour ago
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request

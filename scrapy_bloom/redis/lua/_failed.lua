@@ -7,9 +7,6 @@
 --   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker, whether it is unparsed, marks of where
 --   its redirects led; the head of the request
 local HOUR, MOST_KINDS, MOST_STARTS = 3600, 100, 100000
-local MOST_UNPARSED = 100000  -- rows of `unparsed` beyond which only those that met a wall are added, and others go
-local MOST_REDIRECTED = 10000  -- of these, redirects to pages that were seen: on healthy sites they are many
-local REDIRECTED, WALLS = 'redirected to seen pages', {['401'] = true, ['403'] = true, ['407'] = true}
 local COUNTS = {[failed] = reasons, [unparsed] = decisions}
 local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
@@ -58,26 +55,6 @@ local function drop_body(head)
   if head then call('HDEL', bodies, id_of(head)) end
 end
 
--- Whether one more request is too many among those that are unparsed.
-local function is_full(kind)
-  if call('HLEN', unparsed) >= MOST_UNPARSED then return true end
-  return kind == REDIRECTED and tonumber(call('HGET', decisions, kind) or 0) >= MOST_REDIRECTED
-end
-
--- Drop a 404 or a redirect to a seen page, if a portion of the unparsed has one; the next time looks at the next portion.
-local function give_way()
-  local portion = call('HSCAN', unparsed, call('HGET', header, 'full') or '0', 'COUNT', MOVED)
-  call('HSET', header, 'full', portion[1])
-  for i = 1, #portion[2], 2 do
-    local _, _, kind = struct.unpack('>IdHc0', portion[2][i + 1])
-    if kind == '404' or kind == REDIRECTED then
-      drop_body(unlist(unparsed, portion[2][i], portion[2][i + 1]))
-      return true
-    end
-  end
-  return false
-end
-
 -- Forget how a start request has ended: it comes again. Return its head if it is on a list.
 local function reopen(start)
   if call('HDEL', starts, start) == 1 then counters.done = math.max(0, counters.done - 1) end
@@ -94,19 +71,19 @@ local function note_done(start, some)
   counters.done = counters.done + (start == '' and some or 1)
 end
 
--- List requests that no callback got: `failures` are as call.lua is told.
-local function note_failed(worker, failures)
+-- List requests that no callback got; beyond so many that are unparsed, further ones are only counted. All is said as
+-- call.lua is told.
+local function note_failed(worker, failures, most_unparsed)
   for _, each in ipairs(failures) do
     local id, key, is_unparsed, kind, packed, body = unpack(each)
     if call('HDEL', taken, worker .. id) == 1 then
       if key ~= '' then drop_body(reopen(key)) end
-      local fits = not (is_unparsed and is_full(kind))
-      if not fits then counters.not_kept = counters.not_kept + 1 end
-      if fits or WALLS[kind] and give_way() then
+      if is_unparsed and call('HLEN', unparsed) >= most_unparsed then
+        counters.not_kept = counters.not_kept + 1
+        call('HDEL', bodies, id)
+      else
         call('HSET', bodies, id, body)
         list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)
-      else
-        call('HDEL', bodies, id)
       end
     end
   end

@@ -32,6 +32,7 @@
 --   not_kept    how many pages without an id are unparsed
 --   failures    requests that no callback got: {id, the 16 bytes of a start request, or none, whether it is unparsed, the
 --               kind to count, the rest of the row, the body to put back}
+--   most_unparsed  rows of `unparsed`
 --   ways        probes of where redirects of failed and restored ones have led, to be forgotten
 --   restored    of `failed` and `unparsed`: {key, the head to put back, its body}; without a head, it is done
 --   back        ids of requests to put back, whose turns were not used either
@@ -116,7 +117,7 @@ local function settle()
     if kind == 'd' then note_done(start, some) end
   end
   counters.not_kept = counters.not_kept + said.not_kept
-  note_failed(worker, said.failures)
+  note_failed(worker, said.failures, said.most_unparsed)
   local ways = said.ways
   if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, {}) end
 end

@@ -1,7 +1,7 @@
 -- Give up a lease: a callback blocks the worker, and may do so for ever.
 --
--- ARGV[1]  a map in MessagePack: epoch and worker; failures and ways as in call.lua, of the page that blocks it, or none
---          if that is unknown
+-- ARGV[1]  a map in MessagePack: epoch and worker; failures, most_unparsed and ways as in call.lua, of the page that
+--          blocks it, or none if that is unknown
 -- Answers {"ok"}; {"gone"}, {"deleted"}, {"dead"} or {"broken", error} as call.lua
 local said = cmsgpack.unpack(ARGV[1])
 local record = 'w:' .. said.worker
@@ -14,7 +14,7 @@ if not number or ends == 'dead' then return {'dead'} end
 counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
 
 local function carry_out()
-  note_failed(said.worker, said.failures)
+  note_failed(said.worker, said.failures, said.most_unparsed)
   if #said.ways > 0 then
     judge(string.rep('x', #said.ways / PROBE_BYTES), said.ways, {})
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', format('%.0f', forgotten))
