@@ -23,7 +23,7 @@ _PORTION: Final = 100  # heads that are read at once
 _BODIES: Final = 10  # bodies that are read at once: some are large
 _STARTS: Final = 1_000  # start requests that are read at once
 _MOST_HELD: Final = 500  # requests in flight that are looked at
-_ROW: Final = struct.Struct(">IdH")  # run, date, length of the reason
+_ROW: Final = struct.Struct(">H")  # length of the reason
 
 
 class Listed(NamedTuple):
@@ -42,7 +42,7 @@ class Listed(NamedTuple):
     @classmethod
     def read(cls, key: bytes, row: bytes, body: bytes) -> Listed:
         """Parse a row, and the body of its request."""
-        *_, length = _ROW.unpack_from(row)
+        (length,) = _ROW.unpack_from(row)
         failed = Failed.unpack(row[_ROW.size + length :])
         request = Taken.read_parts(failed.body, body)
         return cls(key, failed._replace(body=request.body), request)

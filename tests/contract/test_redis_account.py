@@ -1,5 +1,7 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
+from contextlib import contextmanager
+
 import pytest
 from support.internals import clock_of_redis, stop_beating
 from support.proxy import Proxy
@@ -7,14 +9,9 @@ from support.queues import Crawler, exchange, mark_of, name_of, parts_of
 
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.upkeep import LEASE
 from scrapy_bloom.redis.wire import Call, Ending
 
-HOUR = 3600
-
-
-def run_of(crawl):
-    return int(crawl.client.hget(crawl.key, "run"))
+MINUTE, HOUR = 60, 3600
 
 
 def fail_all(crawl, names, **said):
@@ -142,51 +139,96 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     assert late[40] < 60
 
 
-def test_a_run_begins_once_all_that_the_worker_has_found_are_dead(crawl):
-    fail_all(crawl, "abc")
-    dead = crawl.join()
-    assert len(dead.take(9)) == 3
-    dead.fail(*"abc")
-    dead.say()
-    stop_beating(dead.queue.link)
-    run, worker = run_of(crawl), crawl.join()
-    assert worker.take(9) == []
-    other = crawl.join()  # which finds the first one alive: that is no matter
-    worker.beat()
-    assert run_of(crawl) == run
-    assert not worker.queue.is_over()
-    worker.offer("x")
-    assert worker.take(9) == ["x"]
-    worker.fail("x")  # in this run
-    worker.say()
-    crawl.bury(dead, by=other)
-    assert run_of(crawl) == run + 1
-    assert sorted(worker.take(9)) == [*"abcx"]
-
-
-@pytest.mark.parametrize("sign", ["beat", "leave"])
-def test_no_run_begins_if_one_of_those_gives_a_sign(crawl, sign):
+@contextmanager
+def clock_of(crawl):
+    """Yield what lets seconds pass, five at a time; then these workers renew their leases."""
     with clock_of_redis(crawl.client, 1e9) as set_clock:
-        one = crawl.join()
-        one.offer(*"ab")
-        one.take(2)
-        one.fail("a")
-        one.say()
-        two = crawl.join()
-        for worker in one, two:
-            stop_beating(worker.queue.link)
-        two.say()
-        set_clock(1e9 + 5)
-        if sign == "beat":
-            one.beat()
-        else:
-            one.queue.worker.leave(one.have.values())
-        for seconds in range(6, 2 * int(LEASE), 5):
-            set_clock(1e9 + seconds)
-            two.beat()
-        assert two.take(9) == ["b"]
-        assert run_of(crawl) == 1
-        assert two.queue.worker.counts.more == 0
+        passed = 0
+
+        def wait(seconds, *workers):
+            nonlocal passed
+            for _ in range(seconds // 5):
+                passed += 5
+                set_clock(1e9 + passed)
+                for worker in workers:
+                    worker.beat()
+
+        yield wait
+
+
+def come(crawl, most=0):
+    """Open one more worker, which says no more than it is told to; let it take some."""
+    worker = crawl.join()
+    stop_beating(worker.queue.link)
+    worker.take(most)
+    return worker
+
+
+def test_what_failed_comes_back_with_the_next_worker_and_once_within_an_hour(crawl):
+    """Also if that finds others: those that are replaced one by one, or killed a moment ago."""
+    with clock_of(crawl) as wait:
+        one = come(crawl)
+        one.add("a")
+        for came in (["a"], ["a"], [], []):
+            assert one.take(9) == came
+            one.fail(*came)
+            one.say()
+            assert one.queue.is_over()
+            wait(60, one)
+            come(crawl)
+            one.say()
+        wait(HOUR, one)
+        assert one.take(9) == ["a"]
+
+
+def test_joins_do_not_delay_the_hourly_retry_of_a_crawl_that_is_never_idle(crawl):
+    with clock_of(crawl) as wait:
+        worker = come(crawl)
+        worker.add("busy", "a")
+        worker.take(2)
+        worker.fail("a")
+        worker.say()
+        for _ in range(5):
+            wait(10 * MINUTE, worker)
+            come(crawl)
+        wait(10 * MINUTE - 5, worker)
+        assert crawl.parts == (0, 0, 1, 0, 1)
+        wait(10, worker)
+        assert crawl.parts == (0, 0, 0, 1, 1)
+        assert worker.take(9) == ["a"]
+
+
+def test_a_worker_that_crashes_every_minute_does_not_keep_another_from_the_end(crawl):
+    """It took back each minute all that had failed meanwhile, and the walk takes five."""
+    with clock_of(crawl) as wait:
+        fail_all(crawl, [*map(str, range(300))])
+        wait(5)
+        worker, took = come(crawl), 0
+        for _ in range(12):
+            come(crawl, 2)
+            for _ in range(12):
+                wait(5, worker)
+                some = worker.take(5)
+                worker.fail(*some)
+                worker.say()
+                took += len(some)
+            if worker.queue.is_over():
+                break
+        assert worker.queue.is_over()
+        assert took == 300
+        assert crawl.account.failed == 300
+
+
+def test_dates_that_are_lost_alone_are_set_anew_in_portions(crawl):
+    names = [*map(str, range(900))]
+    fail_all(crawl, names)
+    crawl.client.delete(crawl.base + "dates")
+    worker, came = crawl.join(), []
+    while some := worker.take(50):
+        came += some
+        worker.done()
+        crawl.sweep(by=worker)
+    assert sorted(came) == sorted(names)
 
 
 def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(crawl):

@@ -17,14 +17,10 @@
 --   done             how many pages are done: a callback had them
 --   not_kept         how many are unparsed, and were not kept: there were very many
 --   seen             how many links were dropped, because they led to pages that were seen
---   run              the number of this run; one begins when a worker comes and nobody else is there
---   began            when it began
---   found            WORKER LEASE of each that the last worker to come has found: once all these leases have run
---                    out, a run begins; once one of them is renewed or released, none does
---   retry            where in `failed` this run has yet to look for what earlier ones have left there; only while it
---                    does
---   retried          how many requests it has put back, likewise
---   hour             where in `failed` the next sweep looks for what failed an hour ago
+--   undated          where in `failed` the next sweep goes on, which sets dates anew once `dates` is lost
+--   came             when a worker came last that found no other one
+--   began            when this run began: see come() in _workers.lua
+--   retried          how many requests it has put back of those that failed before; not there before the first one
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   heard_since      since when workers have been heard without a gap
@@ -54,6 +50,7 @@
 --   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED HEAD, see _queue.lua
 --   bodies           hash: 8 bytes of each request in one of these, or in one of the next two -> its body, see _queue.lua
 --   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
+--   dates            sorted set: the same -> when it was listed there
 --   unparsed         hash: the same -> what no callback got, which is no failure; or it has failed too often
 --   reasons          hash: why requests in `failed` are there -> how many are
 --   decisions        hash: the same of `unparsed`
@@ -64,7 +61,7 @@
 local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
-local bodies, unparsed = base .. 'bodies', base .. 'unparsed'
+local bodies, unparsed, dates = base .. 'bodies', base .. 'unparsed', base .. 'dates'
 local reasons, decisions, starts = base .. 'reasons', base .. 'decisions', base .. 'starts'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')

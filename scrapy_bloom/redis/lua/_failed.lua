@@ -2,11 +2,10 @@
 -- _queue.lua.
 --
 -- A row of `failed`, which is fetched again, or of `unparsed`, which stays until somebody says what to do with it:
---   4 bytes, the run in which it was listed; a double: when
 --   2 bytes, a length; so many bytes: what it counts as in `reasons`, or in `decisions`
 --   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker, whether it is unparsed, marks of where
 --   its redirects led; the head of the request
-local HOUR, MOST_KINDS, MOST_STARTS = 3600, 100, 100000
+local HOUR, MOST_KINDS, MOST_STARTS = 3600 * SECOND, 100, 100000
 local COUNTS = {[failed] = reasons, [unparsed] = decisions}
 local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
@@ -25,8 +24,9 @@ end
 -- Take a row from a list; return the head that it has, nil if it is not there.
 local function unlist(place, key, value)
   if not value or call('HDEL', place, key) == 0 then return nil end
-  local _, _, kind, at = struct.unpack('>IdHc0', value)
+  local kind, at = struct.unpack('>Hc0', value)
   tally(COUNTS[place], kind, -1)
+  if place == failed then call('ZREM', dates, key) end
   local length, from = struct.unpack('>I', value, at)
   return value:sub(from + length)
 end
@@ -37,9 +37,12 @@ local function find(key)
 end
 
 local function list(place, key, kind, packed)
-  local run = tonumber(call('HGET', header, 'run') or 0)
   kind = tally(COUNTS[place], kind, 1)
-  call('HSET', place, key, struct.pack('>IdHc0', run, now, #kind, kind) .. packed)
+  call('HSET', place, key, struct.pack('>Hc0', #kind, kind) .. packed)
+  if place == failed then
+    local began = tonumber(call('HGET', header, 'began') or 0)
+    call('ZADD', dates, format_time(math.max(clock, began + 1)), key)  -- it fails in this run, also at its beginning
+  end
 end
 
 -- List a request that no worker has told about, after so many deaths. One that workers died with is unparsed: it stays
@@ -117,19 +120,17 @@ local function restore(restored)
   end
 end
 
--- Put back the part of a portion of the failed list that `is_due` accepts, by the run and the time of each. Return where to
--- go on, and how many these were.
-local function put_failed_back(cursor, is_due)
-  local portion, some = call('HSCAN', failed, cursor, 'COUNT', MOVED), 0
-  for i = 1, #portion[2], 2 do
-    local key, value = portion[2][i], portion[2][i + 1]
-    local head = is_due(struct.unpack('>Id', value)) and unlist(failed, key, value)
-    if head then
-      enqueue(head)
-      some = some + 1
-    end
+-- Whether requests were listed as failed up to a date.
+local function has_failed(date) return #call('ZRANGEBYSCORE', dates, '-inf', date, 'LIMIT', '0', '1') > 0 end
+
+-- Put back a portion of these. Return how many they were.
+local function put_failed_back(date)
+  local keys = call('ZRANGEBYSCORE', dates, '-inf', date, 'LIMIT', '0', MOVED)
+  for _, key in ipairs(keys) do
+    local head = unlist(failed, key, call('HGET', failed, key))
+    if head then enqueue(head) else call('ZREM', dates, key) end
   end
-  return portion[1], some
+  return #keys
 end
 
 -- Put a taken request back in its place, or among the unparsed once `most` workers have died with it, of which `new` are

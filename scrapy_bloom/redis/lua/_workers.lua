@@ -30,36 +30,29 @@ local function write_worker(worker, number, ends, delay, changed)
   call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), unpack(changed))
 end
 
-local function begin_run()
-  local run = tonumber(call('HGET', header, 'run') or 0) + 1
-  call('HSET', header, 'run', format_time(run), 'began', string.format('%.3f', now))
-  call('HDEL', header, 'found')
-  if call('EXISTS', failed) == 1 then call('HSET', header, 'retry', 0, 'retried', 0) end
+-- If `dates` is lost, set them anew, a portion at a time: what is listed failed long ago.
+local function mend_dates()
+  if call('ZCARD', dates) >= call('HLEN', failed) then return end
+  local portion = call('HSCAN', failed, call('HGET', header, 'undated') or '0', 'COUNT', SCANNED)
+  for i = 1, #portion[2], 2 do call('ZADD', dates, 'NX', '0', portion[2][i]) end
+  call('HSET', header, 'undated', portion[1])
 end
 
--- A worker comes. A run begins now, or once all the others are dead.
+-- A worker comes, and with it a run begins: it fetches again what has failed before. But where others are, a run that
+-- does so goes on for an hour: else a worker that comes every minute keeps all of them from the end of the crawl.
 local function come(worker, lease)
-  local found = {}
+  mend_dates()
+  local began, retried = unpack(call('HMGET', header, 'began', 'retried'))
+  local alone = true
   for name, other in pairs(read_workers()) do
-    if name ~= worker and is_valid(other.ends, lease) then found[#found + 1] = string.format('%s %.3f', name, other.ends) end
+    if name ~= worker and is_valid(other.ends, lease) then alone = false end
   end
-  if #found == 0 then
-    begin_run()
-  elseif not call('HGET', header, 'found') then
-    call('HSET', header, 'found', table.concat(found, ' '))
-  end
-end
-
--- Begin a run if all that the last worker to come has found are dead.
-local function begin_run_if_alone()
-  for name, lease in (call('HGET', header, 'found') or ''):gmatch('(%S+) (%S+)') do
-    local _, ends = read_worker(call('HGET', header, 'w:' .. name))
-    if ends ~= 'dead' then
-      if not ends or ends > tonumber(lease) then call('HDEL', header, 'found') end
-      return
-    end
-  end
-  if call('HGET', header, 'found') then begin_run() end
+  if not alone and retried and tonumber(began) > clock - HOUR then return began end
+  began = format_time(clock)
+  call('HSET', header, 'began', began)
+  if alone then call('HSET', header, 'came', began) end
+  call('HDEL', header, 'retried')
+  return began
 end
 
 -- Bury the workers that have missed their lease. Return how many are alive.
@@ -104,17 +97,12 @@ local function put_portion_back(workers, cursor, most)
   return places.queue, places.given_up
 end
 
--- Put back a portion of what failed an hour ago. What an earlier run has left comes last in this one, see fetch_again();
--- but if this run has begun an hour ago, it waits no longer. Return how many these were.
+-- Put back a portion of what failed an hour ago. For an hour after workers came where none was, it comes last instead,
+-- see fetch_again(). Return how many these were.
 local function put_hourly_back()
-  if call('EXISTS', failed) == 0 then return 0 end
-  local cursor, run, began = unpack(call('HMGET', header, 'hour', 'run', 'began'))
-  local is_late = tonumber(began or 0) <= now - HOUR
-  local following, some = put_failed_back(cursor or '0', function(its_run, date)
-    return date <= now - HOUR and (is_late or its_run == tonumber(run))
-  end)
-  call('HSET', header, 'hour', following)
-  return some
+  local hour_ago = clock - HOUR
+  if tonumber(call('HGET', header, 'came') or 0) > hour_ago then return 0 end
+  return put_failed_back(format_time(hour_ago))
 end
 
 -- Once a second, across all workers: see who is dead, and put a portion of their requests back, and of what failed an
@@ -123,7 +111,7 @@ local function sweep(since, lease, most)
   local workers = read_workers()
   local alive = bury(workers, lease, now - since > lease)
   local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
-  begin_run_if_alone()
+  mend_dates()
   local some = put_hourly_back()
   if queued + failed_now + some > 0 then count() end
   drop_free(PORTION)

@@ -66,8 +66,7 @@ local said = cmsgpack.unpack(ARGV[1])
 local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
 local record = 'w:' .. worker
 local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay',
-  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'retry', 'retried',
-  'found')
+  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'began')
 if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
 local surprise, last = surprise_of(there[record], number, said.answered)
 if surprise then return {surprise} end
@@ -77,6 +76,7 @@ local counts, requests  -- known if this call has just been carried out
 read_marks(there.slices, said.epoch, there.window, there.forgotten)
 local next_turn, requeued, given_up, fetched_again = 0, 0, 0, 0
 counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
+local began = there.began or '0'
 
 local function answer()
   local waiting, in_flight, failures, kept_back =
@@ -84,8 +84,7 @@ local function answer()
   local report = format('waiting %d taken %d failed %d unparsed %d forgotten %d done %d not_kept %d later %d workers %d '
     .. 'hosts %d held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight,
     failures, kept_back, forgotten, counters.done, counters.not_kept, call('ZCARD', later), there.workers or 0, there.hosts or 0,
-    there.held or 0, seconds_left(), clock, next_turn, requeued, given_up,
-    (there.retry or there.found and call('EXISTS', failed) == 1) and 1 or 0, fetched_again)
+    there.held or 0, seconds_left(), clock, next_turn, requeued, given_up, has_failed(began) and 1 or 0, fetched_again)
   local left_alone, told = {}, call('HGET', header, 'holds_version') or '0'
   if told ~= said.holds_version then
     left_alone = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
@@ -166,20 +165,13 @@ local default = default_pace(own_delay, said.jitter, there.delay)
 -- may be sent; from then on, while few requests wait. Each keeps its priority, and its place among those of its slot.
 local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
-  if not there.retry then return end
-  local is_first = tonumber(there.retried) == 0
-  if is_first and not (said.idle and call('HLEN', taken) == 0 and is_idle()) then return end
-  if not is_first and not (said.through and call('ZCARD', queue) < FEW) then return end
-  local run = tonumber(call('HGET', header, 'run'))
-  local following, some = put_failed_back(there.retry, function(its_run) return its_run < run end)
-  some = some + there.retried
-  if following == '0' then
-    call('HDEL', header, 'retry', 'retried')
-    there.retry, fetched_again = nil, some
-  else
-    there.retry = following
-    call('HSET', header, 'retry', following, 'retried', some)
-  end
+  if not has_failed(began) then return end
+  local retried = call('HGET', header, 'retried')
+  if not retried and not (said.idle and call('HLEN', taken) == 0 and is_idle()) then return end
+  if retried and not (said.through and call('ZCARD', queue) < FEW) then return end
+  local some = (retried or 0) + put_failed_back(began)
+  call('HSET', header, 'retried', some)
+  if not has_failed(began) then fetched_again = some end
 end
 
 local function take_some(due_next)
@@ -194,7 +186,7 @@ end
 
 local function carry_out()
   -- A run begins first: what fails in this call fails in the run to which this worker has come.
-  if said.comes then come(worker, lease) end
+  if said.comes then began = come(worker, lease) end
   -- Holds come before all that sets turns: no turn may come before the end of a hold.
   set_holds(said.holds)
   -- Turns are given back while their requests are still taken: the rows say which turns these are. Then these leave
@@ -212,12 +204,8 @@ local function carry_out()
   push()
   -- Only a slot with a turn has a pace, and push() gives turns. take() serves each slot at its pace.
   set_paces(said, default)
-  -- Now come requests from elsewhere, so that this very call can take them. fetch_again() looks how many wait, and
-  -- whether a run has begun, which a sweep may find.
+  -- Now come requests from elsewhere, so that this very call can take them. fetch_again() looks how many wait.
   if heard_since then requeued, given_up = sweep(heard_since, lease, said.most) end
-  if heard_since or said.comes then
-    there.retry, there.retried, there.found = unpack(call('HMGET', header, 'retry', 'retried', 'found'))
-  end
   fetch_again()
   local due_next = move_due()
   requests = {}

@@ -23,7 +23,7 @@ if kind == 'hash' and not program then return {'type', header, kind} end
 if (number or epoch) and (program ~= ARGV[7] or number ~= ARGV[9]) then return {'format', program, number or ''} end
 for key, kind in pairs({[queue] = 'zset', [later] = 'zset', [turns] = 'zset',
   [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
-  [unparsed] = 'hash', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
+  [dates] = 'zset', [unparsed] = 'hash', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end
@@ -54,7 +54,7 @@ local made = not epoch
 if made then
   disown()
   -- Without the header nobody knows by which clock these times are. All pages are fetched again.
-  call('UNLINK', later, turns, frees, holds)
+  call('UNLINK', later, turns, frees, holds, dates)
   forget_account()
   call('PERSIST', header)
   local moment = string.format('%.3f', now)
