@@ -95,7 +95,7 @@ class Waiting(Generic[T]):
 
 
 class Holds(dict[T, float]):
-    """Download slots that are left alone, each until when. They are here until :meth:`pop_over`."""
+    """Download slots that are left alone, each until when, here until :meth:`drop_over`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,14 +112,10 @@ class Holds(dict[T, float]):
         until = self.get(slot, 0.0)
         return until if until > time.monotonic() else 0.0
 
-    def pop_over(self) -> list[T]:
-        """Remove and return the slots that are left alone no more."""
-        over = []
+    def drop_over(self) -> None:
+        """Remove the slots that are left alone no more."""
         while self.next_end <= time.monotonic():
-            _, slot = heapq.heappop(self._ends)
-            del self[slot]
-            over.append(slot)
-        return over
+            del self[heapq.heappop(self._ends)[1]]
 
     @property
     def next_end(self) -> float:

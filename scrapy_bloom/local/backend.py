@@ -394,7 +394,7 @@ class LocalBackend(Backend):
         return self._queues.next_due
 
     def resting(self) -> tuple[int, float]:
-        return len(self) - self._queues.ready, self._queues.next_due
+        return 0 if self._queues.ready else len(self), self._queues.next_due
 
     def account(self) -> Account:
         store = self._store

@@ -21,12 +21,7 @@ from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.later import Holds, Waiting
-from scrapy_bloom.crawl.scrapy.downloads import (
-    has_queues_by_slot,
-    order_slots,
-    put_slot,
-    take_slot,
-)
+from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, order_slots
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.file import DamageError
@@ -100,7 +95,6 @@ class Queues:
         taken: what a bucket has returned last, or got: Scrapy's classes pass on only the request.
         size: how many requests the buckets have: Scrapy's classes add up those of all slots.
         unreadable: why stored requests could not be read; the caller empties it.
-        by_slot: whether each download slot has queues of its own.
     """
 
     def __init__(
@@ -111,12 +105,9 @@ class Queues:
         self.spider = spider
         self.slot_of = engine.slot_of
         self._dumps = classes.plain.dumps
-        self.by_slot = bool(has_queues_by_slot(classes.priority))
         self.taken, self.size = Taken(0, b""), 0
         self._waiting: Waiting[int] = Waiting()
         self._holds: Holds[str] = Holds()
-        self._resting: dict[str, Any] = {}  # by slot, its queue, if it has any
-        self._size_resting = 0
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -125,7 +116,7 @@ class Queues:
             startprios=_start_priorities(store, classes.priority),
             start_queue_cls=classes.start and _bucket_class(self, classes.start),
         )
-        order_slots(self._queue)
+        self._hides = order_slots(self._queue, self._holds)
         later = store.find(LATER)
         waiting = 0 if later is None else store.waiting(later)
         if len(self._queue) + waiting != len(store):
@@ -138,16 +129,17 @@ class Queues:
             self._waiting.push(since + each.date, each.row)
         for slot, date in stored_holds(self.store.meta).items():
             self._holds.hold(slot, since + date)
-            self._rest(slot)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
         return self.size + self.later
 
     @property
-    def ready(self) -> int:
-        """How many requests are waiting in slots that are not left alone, and for no time."""
-        return self.size - self._size_resting
+    def ready(self) -> bool:
+        """Whether requests are waiting in slots that are not left alone, and for no time."""
+        if not self._hides:
+            return self.size > 0
+        return any(slot not in self._holds for slot in self._queue.pqueues)
 
     @property
     def later(self) -> int:
@@ -176,15 +168,7 @@ class Queues:
         return row
 
     def _push(self, request: Request) -> int:
-        slot = self.slot_of(request) if self._resting else ""
-        is_resting = slot in self._resting
-        if is_resting:
-            self._serve(slot)
-        try:
-            self._queue.push(request)
-        finally:
-            if is_resting:
-                self._rest(slot)
+        self._queue.push(request)
         return self._note_start(request, self.taken.row)
 
     def pop(self) -> tuple[Request, Taken] | None:
@@ -215,12 +199,11 @@ class Queues:
         return None if request is None else (request, self.taken)
 
     def move_due(self) -> None:
-        """Move some requests whose time has come to Scrapy's queue, and serve slots again.
+        """Move some requests whose time has come to Scrapy's queue, and hide slots no more.
 
         Those that cannot be read stay stored.
         """
-        for slot in self._holds.pop_over():
-            self._serve(slot)
+        self._holds.drop_over()
         for row in self._waiting.pop_due(_MOVED):
             body = self.store.get(row)
             try:
@@ -232,7 +215,7 @@ class Queues:
             else:
                 self.store.delete(row)
 
-    # Slots that are left alone. Scrapy's class takes from the slot that does least: from these.
+    # Slots that are left alone
 
     @property
     def next_due(self) -> float:
@@ -247,24 +230,11 @@ class Queues:
     def hold(self, slot: str, seconds: float) -> None:
         """Leave a slot alone for so long."""
         self._holds.hold(slot, time.monotonic() + seconds)
-        self._rest(slot)
         note_hold(self.store, slot, time.time() + self._holds[slot] - time.monotonic())
 
     def held_until(self, request: Request) -> float:
         """Return until when the slot of a request is left alone, 0 if it is not."""
         return self._holds.until(self.slot_of(request)) if self._holds else 0.0
-
-    def _rest(self, slot: str) -> None:
-        """Return no requests of a download slot before :meth:`_serve`, if it has its own queues."""
-        if self.by_slot and slot not in self._resting:
-            self._resting[slot] = queue = take_slot(self._queue, slot)
-            self._size_resting += len(queue)
-
-    def _serve(self, slot: str) -> None:
-        """Return requests of a download slot again."""
-        queue = self._resting.pop(slot, ())
-        self._size_resting -= len(queue)
-        put_slot(self._queue, slot, queue)
 
 
 class Bucket:

@@ -206,7 +206,7 @@ class Turns:
 
     def heed(self, holds: Mapping[bytes, float]) -> None:
         """Leave slots alone, each until its time. What was taken too early of them goes back."""
-        self.holds.pop_over()
+        self.holds.drop_over()
         for slot, until in holds.items():
             self.holds.hold(slot, until)
         if any(self._is_held(each) for _, _, each in self._ready):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -197,11 +197,6 @@ class _BySlot(dict[str, Any]):
         super().__delitem__(slot)
         del self.names[bisect_left(self.names, slot)]
 
-    def pop(self, slot: str, *default: Any) -> Any:
-        if slot in self:
-            del self.names[bisect_left(self.names, slot)]
-        return super().pop(slot, *default)
-
 
 class _Candidates(DownloaderInterface):
     """Tells Scrapy's priority queue only of slots that it may choose.
@@ -209,11 +204,13 @@ class _Candidates(DownloaderInterface):
     It takes the least busy slot, of equal ones the first whose name follows that of the last one
     it took, else the first of all. So while some slot is idle, the first idle one from either
     place is all that it needs to see. Few are busy: no more than there are requests in flight.
+
+    :param hidden: slots that it may not choose.
     """
 
-    def __init__(self, queue: DownloaderAwarePriorityQueue) -> None:
+    def __init__(self, queue: DownloaderAwarePriorityQueue, hidden: Container[str]) -> None:
         super().__init__(queue.crawler)
-        self._queue = queue
+        self._queue, self._hidden = queue, hidden
 
     def stats(self, possible_slots: Iterable[str]) -> list[tuple[int, str]]:
         assert isinstance(possible_slots, _BySlot)
@@ -221,31 +218,29 @@ class _Candidates(DownloaderInterface):
         last = getattr(self._queue, "_last_selected_slot", None)  # from Scrapy 2.19
         after = 0 if last is None else bisect_right(names, last)
         idle = {*self._first_idle(names, 0), *self._first_idle(names, after)}
-        return [(0, slot) for slot in idle] or super().stats(names)
+        if idle:
+            return [(0, slot) for slot in idle]
+        return super().stats(name for name in names if name not in self._hidden)
 
     def _first_idle(self, names: list[str], start: int) -> Iterator[str]:
-        following = islice(names, start, None)
-        return islice((name for name in following if not self._active_downloads(name)), 1)
+        idle = (
+            name
+            for name in islice(names, start, None)
+            if name not in self._hidden and not self._active_downloads(name)
+        )
+        return islice(idle, 1)
 
 
-def order_slots(queue: Any) -> None:
+def order_slots(queue: Any, hidden: Container[str]) -> bool:
     """Have Scrapy's own queue by slots choose without a look at each, in the same order.
 
     With 1,000 slots that was three quarters of what it takes to take a request. A subclass may
     choose in another way, and is left alone.
+
+    :param hidden: slots that it does not choose as long as they are there.
+    :returns: whether it does so.
     """
-    if type(queue) is DownloaderAwarePriorityQueue:
+    if is_own := type(queue) is DownloaderAwarePriorityQueue:
         queue.pqueues = _BySlot(queue.pqueues)
-        queue._downloader_interface = _Candidates(queue)
-
-
-def take_slot(queue: Any, slot: str) -> Sized:
-    """Take the queue of a download slot out of a priority queue; it is empty if there is none."""
-    taken: Sized = queue.pqueues.pop(slot, ())
-    return taken
-
-
-def put_slot(queue: Any, slot: str, taken: Sized) -> None:
-    """Put a queue that was taken out back, unless it is empty."""
-    if taken:
-        queue.pqueues[slot] = taken
+        queue._downloader_interface = _Candidates(queue, hidden)
+    return is_own
