@@ -36,7 +36,7 @@ class MissingLibraryError(SettingError, ModuleNotFoundError):
 
 
 class StateError(BloomError):
-    """Stored state is not ours, damaged, newer, or another crawl's. It is left as it is."""
+    """Stored state is damaged, of another format, or not ours. It is left as it is."""
 
     reason: ClassVar[str] = "bloom_bad_state"
 

@@ -1,6 +1,6 @@
 """The file that holds a filter and, in a job, also the crawl's requests: one SQLite database.
 
-Files that are not ours, newer, or damaged are detected by reading only, and stay as they are.
+Files that are damaged, of another format, or not ours are only read, and stay as they are.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from scrapy_bloom.values import encodable
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
 FORMAT: Final = 5
-_WRITERS: Final = {4: ", commit 734aeafd"}
-"""Of earlier formats, the last version that can finish them."""
+"""Each change of what is written has a number of its own. Files of no other are read."""
 
 SCHEMA: Final = f"""
 BEGIN;
@@ -114,8 +113,8 @@ def refusing(path: Path) -> Iterator[None]:
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a file of ours for reading, even during a crawl or after a kill.
 
-    :raises StateError: if the file is not ours, newer, or damaged, even if that only shows while
-        reading.
+    :raises StateError: if the file is not ours, of another format, or damaged, even if that only
+        shows while reading.
     """
     check_header(path)
     with refusing(path), closing(connect(path, "ro")) as database:
@@ -168,7 +167,7 @@ def check_no_log(path: Path) -> None:
 
 
 def check_header(path: Path) -> None:
-    """Check that a file is ours, and not newer, without opening it as a database.
+    """Check that a file is ours, and of this format, without opening it as a database.
 
     :raises StateError: if it cannot be used.
     """
@@ -187,10 +186,9 @@ def check_header(path: Path) -> None:
         )
     version = int.from_bytes(header[60:64], "big")
     if version != FORMAT:
-        writer = _WRITERS.get(version, "")
         raise StateError(
             f"{path}: found format {version}, expected format {FORMAT}. It was left as it is: use"
-            f" the version of scrapy-bloom that wrote it{writer}."
+            f" the version of scrapy-bloom that wrote it."
         )
 
 

@@ -259,7 +259,7 @@ class LocalFilter(DatedSlices):
     def load(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> Self:
         """Return the filter that :meth:`save` wrote to a file, or that of a job's file.
 
-        :raises StateError: if the file is not ours, newer, or damaged.
+        :raises StateError: if the file is not ours, of another format, or damaged.
         """
         with file.reading(file.followed(Path(path))) as database:
             meta = dict(file.rows(database, "meta"))

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from scrapy_bloom import BloomDupeFilter, LocalFilter
 from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.errors import JobInUseError, StateError
+from scrapy_bloom.file import FORMAT
 from scrapy_bloom.local.job import set_aside_if_unclean
 
 MARKS = [bytes([n]) * 20 for n in range(10)]
@@ -60,6 +62,20 @@ def test_a_job_with_a_link_to_its_file_is_locked_by_both_names_and_resumes(job, 
     assert run.close()
     assert (job / NAME).is_symlink()
     assert {path.name for path in killed.iterdir()} == {NAME, "bloom.lock"}
+
+
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+@pytest.mark.parametrize("requests", [False, True])
+def test_a_job_of_another_format_is_refused_by_its_number(job, requests, number):
+    path = kept_job(job, requests=requests) / NAME
+    header = path.read_bytes()[:100]  # nothing else can be read
+    path.write_bytes(header[:60] + number.to_bytes(4, "big") + header[64:] + bytes(9_000))
+    before = contents(job)
+    aside = partial(set_aside_if_unclean, spider=SPIDER)
+    for use in open_job, partial(open_job, requests=True), aside:
+        with pytest.raises(StateError, match=f"found format {number}, expected format {FORMAT}"):
+            use(job)
+        assert contents(job) == before
 
 
 # Another process

@@ -436,7 +436,8 @@ def test_a_missing_or_unreadable_target_is_refused_by_every_verb(bloom, job, ser
         assert "found" in errors[0], (line, errors)
         assert ("found no" in errors[0]) is nothing, (line, errors)
         assert named in errors[0], (line, errors)
-        assert ("commit 734aeafd" in errors[0]) is fault.startswith("older"), (line, errors)
+        assert ("commit 734aeafd" in errors[0]) is (fault == "older key"), (line, errors)
+        assert ("found format" in errors[0]) is (fault in ("newer", "older")), (line, errors)
         assert (contents(job.parent), everything_in(server, key)) == before, line
 
 
