@@ -23,7 +23,7 @@ from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import APART, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
-from scrapy_bloom.crawl.scrapy.loop import pause, run_beside
+from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
@@ -314,12 +314,6 @@ class LocalBackend(Backend):
             return not self.broken
         try:
             await self._let_log_catch_up()
-            for _ in range(self._store.parts):  # what comes meanwhile is for the next exchange
-                self._store.write_ahead()
-                await pause(0)
-                await self._let_log_catch_up()
-                if self.broken:
-                    return False
             began = perf_counter()
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight

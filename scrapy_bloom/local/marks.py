@@ -29,7 +29,6 @@ JOURNAL_SHARE: Final = 20
 BLOCKS_AT_ONCE: Final = 32  # blocks written by one commit of a pass: 0.25 MB
 SWEPT_AT_ONCE: Final = 128  # most rows that one commit deletes from each table
 OVER_AT_ONCE: Final = 1_000  # most expired fingerprints that one commit deletes from each list
-FORGOTTEN_AT_ONCE: Final = 200  # most that come before the rest: the others are few enough
 MARKS_A_ROW: Final = 1_000  # most marks in one row of the journal
 
 
@@ -132,7 +131,7 @@ class Marks:
         slices = {*slice_rows(self._filter)}
         may_sweep = self._write_slices(slices)
         last_row, marks = self._write_journal()
-        self._write_lists(self._changes.again, self._changes.ages)
+        self._write_lists()
         self._write_pass()
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
@@ -147,35 +146,6 @@ class Marks:
                 self._keep_pass(self._pass)
 
         return keep, self._checksums(listed) - before
-
-    def forgotten(self) -> list[bytes]:
-        """Return some of the fingerprints that were forgotten since the last commit, if many were.
-
-        They may be written before the rest.
-        """
-        listed = (each for each in self._changes.again if self._date("again", each) is not None)
-        some = [*islice(listed, FORGOTTEN_AT_ONCE)]
-        return some if len(some) == FORGOTTEN_AT_ONCE else []
-
-    @property
-    def parts_forgotten(self) -> int:
-        """How many times :meth:`forgotten` may return some of those forgotten by now."""
-        return len(self._changes.again) // FORGOTTEN_AT_ONCE
-
-    def write_forgotten(self, some: list[bytes]) -> tuple[Callable[[], None], int]:
-        """Write these before the rest. Returns what :meth:`write` does.
-
-        What lets a page through comes early, and nothing that holds one back.
-        """
-        ages = [each for each in some if self._changes.ages and self._date("ages", each) is None]
-        before = self._checksums(some)
-        self._write_lists(some, ages)
-
-        def keep() -> None:
-            self._changes.again.difference_update(some)
-            self._changes.ages.difference_update(ages)
-
-        return keep, self._checksums(some) - before
 
     def _checksums(self, fingerprints: Iterable[bytes]) -> int:
         """Return the sum of the checksums of their rows in `again`."""
@@ -213,9 +183,9 @@ class Marks:
             count += len(marks)
         return row, count
 
-    def _write_lists(self, again: Iterable[bytes], ages: Iterable[bytes]) -> None:
-        """Write what has become of these fingerprints in `again` and `ages`."""
-        for table, changed in ("again", again), ("ages", ages):
+    def _write_lists(self) -> None:
+        """Write what has changed in `again` and `ages`."""
+        for table, changed in ("again", self._changes.again), ("ages", self._changes.ages):
             dates = {mark: self._date(table, mark) for mark in sorted(changed)}
             listed = ((mark, date) for mark, date in dates.items() if date is not None)
             file.put(self._database, table, listed)

@@ -31,9 +31,6 @@ DIGEST: Final = "queue"
 RUNS: Final = "runs"
 """How many runs have begun."""
 
-THROUGH: Final = "through"
-"""The number of the next request, as of the last whole commit."""
-
 STORED: Final = "stored"
 """How many requests were not done at the last commit: to count them takes seconds."""
 
@@ -91,7 +88,7 @@ def _has_numbers(value: Any, count: int) -> bool:
 
 _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(
-        (PID, RUNS, THROUGH, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT),
+        (PID, RUNS, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT),
         ("a number, not negative", _is_count),
     ),
     KIND: (f"{REQUESTS!r} or {FILTER!r}", _is_kind),

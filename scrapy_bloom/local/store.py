@@ -2,9 +2,8 @@
 
 A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
 row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
-row, is one of very many unparsed ones, or is listed in ``again``; so it is after each part of a
-large one. So a kill leaves the state of the last commit, or some that has come since, and nothing
-is lost.
+row, is one of very many unparsed ones, or is listed in ``again``. So a kill leaves the state of
+the last commit, and nothing is lost.
 
 How marks are written is said in :mod:`~scrapy_bloom.local.marks`.
 
@@ -18,7 +17,6 @@ Usage, in one thread, under a lock that keeps other processes out::
     row = store.push(queue, body)      # add a waiting request
     store.rows(queue, newest=True)     # waiting rows
     store.get(row), store.take(row), store.delete(row)
-    store.write_ahead()            # wrote a part of very much that has changed? Ask until not
     store.commit()                 # sqlite3.Error or OSError: nothing written, all changes kept
     store.close()
 
@@ -46,7 +44,7 @@ from scrapy_bloom.filter.stored import notes_of, read_filter
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
-from scrapy_bloom.local.notes import RUNS, STORED, THROUGH, read_notes
+from scrapy_bloom.local.notes import RUNS, STORED, read_notes
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.transactions import Transactions
 from scrapy_bloom.values import encodable, write_span
@@ -56,12 +54,6 @@ NAME: Final = "bloom.sqlite"
 
 NUMBER_BITS: Final = 40
 """A row's id is the number of its queue followed by its own number, in this many lower bits."""
-
-ROWS_AT_ONCE: Final = 200
-"""New requests that are written at once, at some 10 to 30 µs each."""
-
-BYTES_AT_ONCE: Final = 1 << 20
-"""Their size."""
 
 CHECKED_BYTES: Final = 64 << 20
 """A file of up to this size is always checked in full on opening: about 0.1 s."""
@@ -157,8 +149,6 @@ class Store:
             self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
             self._transactions = Transactions(path, self._database, counters.commits, tally)
             self.marks = Marks(self.filter, self._database, journal=journal)
-            if not read_only:
-                self._drop_written_ahead()
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -303,58 +293,11 @@ class Store:
         self.marks.begin_pass_if_due()
         self._commit(clean=0, sync=sync)
 
-    def write_ahead(self) -> bool:
-        """Write some of what has changed before the rest; return False if it is little.
-
-        A long commit would stop the crawl. New requests and forgotten pages may come before the
-        rest: if the marks of the former do not follow, what led to them stays, and the next run
-        drops them.
-
-        Raises what :meth:`commit` does.
-        """
-        new, forgotten = self._some_new(), self.marks.forgotten()
-        if not (new or forgotten):
-            return False
-        numbers = {row >> NUMBER_BITS for row in new}
-        with self._transaction() as change:
-            change(self._write_new(new))
-            change(self._write_queues(numbers))
-            keep, by_marks = self.marks.write_forgotten(forgotten)
-            change(by_marks)
-        keep()
-        for row in new:
-            self.new_bytes -= len(self.queues[row >> NUMBER_BITS].new.pop(row)) + EACH
-        for number in numbers:
-            queue = self.queues[number]
-            queue.stored = True
-            if not queue.new:
-                self._touched.remove(number)
-        self.log.checkpoint_if_due(self._transactions.commits)
-        return True
-
     def write_note(self, key: str, value: Value, *, sync: bool = False) -> None:
         """Write one note before the next commit. Raises what :meth:`commit` does."""
         with self._transaction(sync=sync):
             file.put(self._database, "meta", [(key, value)])
         self.stored_meta[key] = value
-
-    @property
-    def parts(self) -> int:
-        """In how many parts at most :meth:`write_ahead` writes what has changed by now."""
-        rows = sum(len(self.queues[number].new) for number in self._touched)
-        return rows // ROWS_AT_ONCE + self.new_bytes // BYTES_AT_ONCE + self.marks.parts_forgotten
-
-    def _some_new(self) -> dict[int, bytes]:
-        """Return some of the new requests, if there are many."""
-        some: dict[int, bytes] = {}
-        size = 0
-        for number in self._touched:
-            for row, body in self.queues[number].new.items():
-                some[row] = body
-                size += len(body)
-                if len(some) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
-                    return some
-        return {}
 
     def close(self) -> None:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
@@ -413,20 +356,10 @@ class Store:
         self._free: list[int] = []  # numbers of queues that were dropped
         self._size = sum(sizes.values())
 
-    def _drop_written_ahead(self) -> None:
-        """Delete requests that were written before a commit that never came.
-
-        What led to them is not done, and yields them again.
-        """
-        first = self.meta.get(THROUGH, self._request)
-        for number in self.queues if first < self._request else ():
-            for row in _rows_from(self._database, number, first):
-                self.delete(row)
-
     # Writing
 
     def _commit(self, *, clean: int, sync: bool = False) -> None:
-        self.meta |= {THROUGH: self._request, STORED: self._size}
+        self.meta[STORED] = self._size
         with self._transaction(clean, sync=sync) as change:
             change(self._write_requests())
             file.put(self._database, "meta", self._new_notes().items())
@@ -451,14 +384,12 @@ class Store:
         touched = sorted(self._touched)
         change = -sum(map(file.weight, self._gone))
         for number in touched:
-            change += self._write_new(self.queues[number].new)
+            new = self.queues[number].new
+            file.put(self._database, "requests", new.items())
+            change += sum(map(file.weight, new))
         gone = ((row,) for row in sorted(self._gone))
         self._database.executemany("DELETE FROM requests WHERE id = ?", gone)
         return change + self._write_queues(touched)
-
-    def _write_new(self, new: dict[int, bytes]) -> int:
-        file.put(self._database, "requests", new.items())
-        return sum(map(file.weight, new))
 
     def _write_queues(self, touched: Iterable[int]) -> int:
         """Write the queues that are new, delete the empty ones; return the tally's change.
@@ -507,13 +438,6 @@ def count_in(database: sqlite3.Connection, queue: int) -> int:
     asked = "SELECT count(*) FROM requests WHERE id >= ? AND id < ?"
     between = queue << NUMBER_BITS, queue + 1 << NUMBER_BITS
     return int(database.execute(asked, between).fetchone()[0])
-
-
-def _rows_from(database: sqlite3.Connection, queue: int, number: int) -> list[int]:
-    """Return the rows of a queue that have at least some number of their own."""
-    asked = "SELECT id FROM requests WHERE id >= ? AND id < ?"
-    between = queue << NUMBER_BITS | number, queue + 1 << NUMBER_BITS
-    return [row for (row,) in database.execute(asked, between)]
 
 
 def _check_pages(path: Path, database: sqlite3.Connection) -> None:

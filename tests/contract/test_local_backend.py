@@ -5,7 +5,6 @@ import threading
 import tracemalloc
 from collections import defaultdict
 from contextlib import closing
-from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -18,14 +17,12 @@ from scrapy.utils.test import get_crawler
 from support.backends import HOUR
 from support.contract import lines_of
 from support.internals import database_of, store_of
-from support.queues import mark_of
-from twisted.internet.defer import succeed
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl import later as waiting
 from scrapy_bloom.crawl.scrapy.downloads import order_slots
 from scrapy_bloom.local import backend as local_backend
-from scrapy_bloom.local import later, log, store
+from scrapy_bloom.local import later, log
 from scrapy_bloom.local import queue as queues
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.job import Job
@@ -41,22 +38,6 @@ def broken(*_, **__):
 
 
 # Exchanges
-
-
-async def test_an_exchange_ends_whatever_is_added_meanwhile(in_job, monkeypatch):
-    """Callbacks run while it pauses, and each may yield thousands of requests."""
-    backend, numbers = (await in_job.open()).backend, count()
-
-    def add(*_):
-        for _ in range(2 * store.ROWS_AT_ONCE):
-            backend.offer(Request(f"http://a.test/{next(numbers)}"), 0.0, None, None)
-        return succeed(None)
-
-    monkeypatch.setattr(local_backend, "pause", add)
-    add()
-    assert await backend.exchange(busy=False, in_memory=False)
-    assert backend.unsaid == 0
-    assert next(numbers) <= 6 * store.ROWS_AT_ONCE
 
 
 async def test_what_takes_long_is_done_beside_the_event_loop(in_job, monkeypatch):
@@ -86,38 +67,6 @@ async def test_what_takes_long_is_done_beside_the_event_loop(in_job, monkeypatch
     assert len(threads) == 6
     assert sum(map(len, threads.values())) > 8  # the log was copied more than three times
     assert threading.current_thread() not in set().union(*threads.values())
-
-
-async def test_no_transaction_is_long_however_much_has_changed(in_job, monkeypatch):
-    """Each stops the crawl; between two of them it goes on."""
-    run = await in_job.open()
-    known, fresh = [*range(6_000)], [*range(6_000, 12_000)]
-    await run.offer(*known)
-    await run.exchange()
-    written = []
-
-    def counted(write):
-        def call(store, **options):
-            before = database_of(store).total_changes
-            try:
-                return write(store, **options)
-            finally:
-                written.append(database_of(store).total_changes - before)
-
-        return call
-
-    for name in "write_ahead", "commit":
-        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
-    assert all(await run.forget(*known))
-    await run.offer(*fresh)
-    await run.exchange()
-    assert sum(written) > 12_000
-    assert max(written) < 1_000
-    assert not run.backend.dirty
-    with closing(Store(in_job.folder / "bloom.sqlite", read_only=True)) as stored:
-        assert len(stored) == 12_000
-        seen = [mark_of(page) in stored.filter for page in known + fresh]
-    assert seen == [False] * 6_000 + [True] * 6_000
 
 
 @pytest.mark.parametrize(("kind", "method"), [(Starts, "__getitem__"), (FailedList, "take")])

@@ -148,16 +148,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.saved, self.saved_held = copy.deepcopy(self.model), {*self.held}
 
     @rule()
-    def write_ahead(self):
-        """What comes before its commit: new requests, which a kill undoes, and forgotten pages."""
-        while self.store.write_ahead():
-            pass
-        self.saved_held |= {*self.held}
-        for page in {*self.saved.marked} - {*self.model.marked}:
-            del self.saved.marked[page]
-            self.saved.ages.pop(page, None)
-
-    @rule()
     def commit_on_a_full_disk(self):
         database_of(self.store).execute("PRAGMA max_page_count = 1")  # as many as there are
         with suppress(sqlite3.OperationalError):  # else there was room in the file

@@ -15,19 +15,18 @@ from pathlib import Path
 
 from scrapy.extensions.feedexport import FileFeedStorage
 
-from scrapy_bloom.local import backend, log, marks, store
+from scrapy_bloom.local import backend, log, marks
 from scrapy_bloom.scheduler import Scheduler as Ours
 from support import vfs
 
 
 class Scheduler(Ours):
-    """Has a pass for every 60 marks, a checkpoint for every 5 commits, and writes much ahead."""
+    """Has a pass for every 60 marks and a checkpoint for every 5 commits."""
 
     @classmethod
     def from_crawler(cls, crawler):
         marks.LEAST_JOURNAL = 60
         marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
-        marks.FORGOTTEN_AT_ONCE, store.ROWS_AT_ONCE = 1, 2
         if os.environ.pop("UNCUT", ""):
             backend.cut_feeds = lambda *_: None
         if "DIE" in os.environ:

@@ -16,7 +16,6 @@ KILLS = int(os.environ.get("KILLS", "1"))
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
     "scrapy_bloom.local.store:Store._keep:before",
-    "scrapy_bloom.local.store:Store.write_ahead:after",
     "scrapy_bloom.local.marks:Marks.begin_pass:after",
     "scrapy_bloom.local.marks:Marks._write_pass:after",
     "scrapy_bloom.local.log:Log.checkpoint:before",

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from scrapy_bloom.filter.bloom import LocalFilter
-from scrapy_bloom.local import log, marks, store
+from scrapy_bloom.local import log, marks
 from scrapy_bloom.local.store import Store
 
 PER_COMMIT = 10
@@ -21,8 +21,6 @@ def hasty(patch=setattr):
         (marks, "BLOCKS_AT_ONCE", 3),
         (marks, "SWEPT_AT_ONCE", 2),
         (marks, "OVER_AT_ONCE", 5),
-        (marks, "FORGOTTEN_AT_ONCE", 1),
-        (store, "ROWS_AT_ONCE", 1),
         (marks, "MARKS_A_ROW", 7),
         (log, "CHECKPOINT_COMMITS", 7),
         (log, "LOG_BYTES", 200_000),

@@ -57,7 +57,7 @@ def asked(verb, target):
 # In a job
 
 NOTES = (
-    *("kind", "identity", "pid", "queue", "runs", "through", "in flight", "seen", "done"),
+    *("kind", "identity", "pid", "queue", "runs", "in flight", "seen", "done"),
     *("not kept", "feeds", "holds 3", "spider.state", "secret", "capacity", "window"),
 )
 
