@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from heapq import nsmallest
@@ -48,7 +48,7 @@ from scrapy_bloom.local.notes import (
 )
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.starts import Start
-from scrapy_bloom.local.store import NAME, Store, count_in
+from scrapy_bloom.local.store import NAME, Store, count_in, reading
 
 _DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
@@ -82,8 +82,8 @@ class LocalTarget:
         with self.reading() as store:
             facts = {
                 **self.look(),
-                **asdict(store.filter.info()),
-                "forgotten": len(store.filter.again),
+                **asdict(store.stored.info()),
+                "forgotten": store.stored.forgotten,
                 "disk": self.path.stat().st_size + file.log_size(self.path),
             }
             if "account" in facts:
@@ -137,7 +137,7 @@ class LocalTarget:
     def reading(self) -> Iterator[Store]:
         """Open the file for reading."""
         self._check_there()
-        with _explained(self.path), closing(Store(self.path, read_only=True)) as store:
+        with reading(self.path) as store:
             yield store
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
@@ -161,11 +161,7 @@ class LocalTarget:
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
             done = pages_of(id_ for id_, start in store.starts if start.done)
-
-            def knows(marks: Sequence[bytes]) -> list[bool]:
-                return [mark in store.filter for mark in marks]
-
-            yield View(identity_in(store), knows, requests, done, read)
+            yield View(identity_in(store), store.stored.contains_many, requests, done, read)
 
     # Changing
 

@@ -35,24 +35,21 @@ class Log:
         self._path = path
         self._thread: Thread | None = None
 
-    def check(self, database: sqlite3.Connection, *, alone: bool) -> None:
+    def check(self, database: sqlite3.Connection) -> None:
         """Check that no commit of the log is missing, by reading only.
 
         SQLite ignores the log after a damaged frame. But later frames may be in the file already,
         where older pages from before the damage would hide them.
 
         :param database: the file, with its log.
-        :param alone: whether no other process is writing, so that the file is compared as well.
         :raises DamageError: if one is missing.
         """
-        before = 0
-        if alone:
-            connected = closing(file.connect(self._path, "immutable"))
-            with suppress(sqlite3.Error, ValueError), connected as without_log:
-                # An interrupted checkpoint leaves a file that is shorter than its header says, and
-                # with a power failure half a page: then the log has the whole one.
-                without_log.execute("PRAGMA writable_schema = ON")  # else SQLite reports damage
-                before = file.read_counters(without_log).commits
+        before, connected = 0, closing(file.connect(self._path, "immutable"))
+        with suppress(sqlite3.Error, ValueError), connected as without_log:
+            # An interrupted checkpoint leaves a file that is shorter than its header says, and
+            # with a power failure half a page: then the log has the whole one.
+            without_log.execute("PRAGMA writable_schema = ON")  # else SQLite reports damage
+            before = file.read_counters(without_log).commits
         if file.read_counters(database).commits < before:
             raise file.DamageError(f"{self._path.name}-wal has lost commits")
 

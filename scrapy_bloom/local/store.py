@@ -26,8 +26,9 @@ Nothing is written before the first commit, which also records that a run has be
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -40,7 +41,7 @@ from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
-from scrapy_bloom.filter.stored import notes_of, read_filter
+from scrapy_bloom.filter.stored import StoredFilter, notes_of, read_filter
 from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.log import KEPT_BYTES, Log
 from scrapy_bloom.local.marks import Marks
@@ -99,12 +100,15 @@ class Store:
     :param path: of the file; created if missing.
     :param fresh: an empty filter for a new file; that of an existing file grows as this one would.
         Without it, a file is opened with the settings it was made for.
-    :param read_only: whether to open the last commit for reading only, perhaps during a crawl.
+    :param reading: a connection that reads an existing file, perhaps during a crawl. Then only what
+        is asked for is read and checked, nothing can be changed, and there is `stored` in place of
+        `filter` and `marks`.
     :raises StateError: if the file cannot be used; it is left as it is.
     :raises SettingError: if it was made for another window; likewise.
 
     Attributes:
         path: as given.
+        stored: the filter as it is in the file, if that is only read.
         filter: the filter; its marks are written by the next commit.
         marks: what is stored of it.
         failed: the failed list.
@@ -125,30 +129,38 @@ class Store:
         path: Path,
         fresh: LocalFilter | None = None,
         *,
-        read_only: bool = False,
+        reading: sqlite3.Connection | None = None,
     ) -> None:
-        self.path, self._read_only = path, read_only
+        self.path, self._read_only = path, reading is not None
         self.bad_notes: dict[str, str] = {}
         self.log = Log(path)
-        if not read_only and not path.exists():
+        if reading is not None:
+            self._database = reading
+            self._read(reading, file.read_counters(reading))
+            notes = self.meta or notes_of(LocalFilter())  # of a run killed before its first commit
+            self.stored = StoredFilter(reading, notes, time.time())
+            self._read_lists()
+            return
+        if not path.exists():
             file.write(path)
         with file.reading(path) as database:
-            self.log.check(database, alone=not read_only)
+            self.log.check(database)
             _check_pages(path, database)
             counters = file.read_counters(database)
             self._read(database, counters)
             tally = file.check_tally(database)
             self.filter, journal = _read_filter(path, database, self.meta, fresh)
         with file.refusing(path):
-            self._database = file.connect(path, "ro" if read_only else "rw")
-            if read_only:
-                self._database.execute("BEGIN")  # rows may move while a crawl runs
-            for pragma in () if read_only else _PRAGMAS:
+            self._database = file.connect(path, "rw")
+            for pragma in _PRAGMAS:
                 self._database.execute(f"PRAGMA {pragma}").fetchone()
-            self.starts = Starts(self._database)
-            self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
+            self._read_lists()
             self._transactions = Transactions(path, self._database, counters.commits, tally)
             self.marks = Marks(self.filter, self._database, journal=journal)
+
+    def _read_lists(self) -> None:
+        self.starts = Starts(self._database)
+        self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -310,9 +322,6 @@ class Store:
 
         :raises sqlite3.Error: as :meth:`commit` does.
         """
-        if self._read_only:
-            self._database.close()
-            return
         self.marks.begin_pass_if_due()
         self._commit(clean=0)
         while self.marks.passing or self.marks.sweeping:
@@ -421,6 +430,16 @@ class Store:
         self._touched.clear()
         self._gone.clear()
         self.stored_meta = dict(self.meta)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Store]:
+    """Open the last commit of a file for reading only, perhaps during a crawl.
+
+    :raises StateError: if the file cannot be used.
+    """
+    with file.reading(path) as database:
+        yield Store(path, reading=database)
 
 
 def _span(window: float | None) -> str | None:

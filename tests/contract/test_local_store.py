@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -27,9 +28,10 @@ from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.filter.stored import StoredFilter
 from scrapy_bloom.local import marks
 from scrapy_bloom.local import store as module
-from scrapy_bloom.local.store import NUMBER_BITS, Store
+from scrapy_bloom.local.store import NUMBER_BITS, Store, reading
 
 
 @pytest.fixture
@@ -398,19 +400,58 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
     for where in (path, killed):
         before = where.read_bytes(), log_of(where).read_bytes()
         assert LocalFilter.load(where).contains_many(PAGES[:2]) == [True, False]
-        with closing(Store(where, read_only=True)) as reader:
-            assert reader.filter.contains_many(PAGES[:2]) == [True, False]
+        with reading(where) as reader:
+            assert reader.stored.contains_many(PAGES[:2]) == [True, False]
             assert [*reader.read(queue, newest=True)] == [(row, b"body")]
             assert (reader.meta["spider"], reader.clean) == ("tree", False)
-            assert (reader.filter.capacity, reader.filter.window) == (500, 3600)
+            assert (reader.stored.info().capacity, reader.stored.info().window) == (500, 3600)
         assert (where.read_bytes(), log_of(where).read_bytes()) == before
     store.close()
     before = path.read_bytes()
-    with closing(Store(path, read_only=True)) as reader:
-        assert PAGES[1] in reader.filter
+    with reading(path) as reader:
+        assert reader.stored.contains_many(PAGES[:2]) == [True, True]
         assert reader.clean
     assert path.read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bloom.sqlite", "killed"]
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_a_reader_says_of_each_mark_what_the_crawl_says(path, monkeypatch, window):
+    """It reads a few blocks, and the journal only for marks that are in none of these."""
+    hasty(monkeypatch.setattr)
+    chance, clock, pages = random.Random(7), Clock(), fingerprints(400)
+    crawl = LocalFilter(300, 1e-9, window=window, clock=clock)
+    store = Store(path, crawl)
+    for _ in range(40):
+        for page in chance.sample(pages, 12):
+            crawl.add(page)
+        crawl.forget_many(chance.sample(pages, 3))
+        store.commit()
+        clock.now += WINDOW / 20
+        with file.reading(path) as database:
+            stored = StoredFilter(database, store.meta, clock.now)
+            said, info = stored.contains_many(pages), stored.info()
+        assert said == crawl.contains_many(pages)
+        assert info.items == crawl.items
+        if window is None:
+            assert info.bytes == pytest.approx(crawl.info().bytes, rel=0.3)
+            assert replace(info, bytes=crawl.info().bytes) == crawl.info()
+    assert 100 < sum(said) < 399
+    with file.reading(path) as database:
+        later = StoredFilter(database, store.meta, clock.now + LONGEST)
+        assert any(later.contains_many(pages)) is (window is None)
+    store.close()
+
+
+def test_a_reader_checks_only_what_it_reads(path):
+    """Of a large file, everything else may take seconds."""
+    with closing(Store(path, LocalFilter())) as store:
+        rows = [store.push(store.queue("0", None), b"body") for _ in range(2)]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE requests SET crc = 0 WHERE id = ?", rows[:1])
+        database.execute("UPDATE counters SET request = 0 WHERE id = 2")
+    with reading(path) as reader:
+        assert [reader.get(row) for row in rows] == [None, b"body"]
 
 
 def test_a_foreign_reader_with_an_open_transaction_only_makes_the_log_longer(path, monkeypatch):

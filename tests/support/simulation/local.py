@@ -1,14 +1,13 @@
 """Runs of one crawl in a job directory, and what happens to them."""
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
 from scrapy_bloom.commands.local_target import requests_in
 from scrapy_bloom.local.backend import account_of
 from scrapy_bloom.local.notes import IN_FLIGHT
-from scrapy_bloom.local.store import NAME, Store
+from scrapy_bloom.local.store import NAME, reading
 from support.internals import after_each_commit
 from support.simulation.account import Account, by_page, of_own_page
 from support.simulation.clock import TIME
@@ -24,7 +23,7 @@ class LocalAccount(Account):
         return by_page({"waiting": requests_in(store), "listed": listed})
 
     def marked(self, store, fingerprints):
-        return [mark in store.filter for mark in fingerprints]
+        return store.stored.contains_many(fingerprints)
 
     def check(self, store):
         """Note also if what is counted cannot be right."""
@@ -69,7 +68,7 @@ class LocalWorld(World):
         return {"JOBDIR": str(self.folder)}
 
     def stored(self):
-        return closing(Store(self.folder / NAME, read_only=True))
+        return reading(self.folder / NAME)
 
     def leave_as_killed(self):
         """Let the next run find what a kill leaves; the dead one still has its files open."""
