@@ -36,8 +36,6 @@ def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
     :param line: the command that shows what has failed.
     """
     yield "target", facts["target"]
-    for key, problem in facts.get("unusable", {}).items():
-        yield "unusable", f"{key}: {problem}"
     yield from owner(facts)
     yield from status(facts)
     yield from progress(facts)

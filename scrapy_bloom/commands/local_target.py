@@ -96,8 +96,7 @@ class LocalTarget:
         """Return how far the crawl is. Marks are not read, and requests are only counted."""
         self._check_there()
         with file.reading(self.path) as database:
-            bad: dict[str, str] = {}
-            meta = read_notes(database, bad)
+            meta = read_notes(database)
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
             facts = {
@@ -105,7 +104,6 @@ class LocalTarget:
                 **asdict(_identity(self.path, meta)),
                 "items": max(0, marks - again),
                 "written": _last_commit(self.path),
-                **({"unusable": bad} if bad else {}),
             }
             if PID in meta:
                 clean = file.read_counters(database).clean

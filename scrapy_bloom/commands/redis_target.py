@@ -78,29 +78,23 @@ class RedisTarget:
             link.close()
 
     @contextmanager
-    def _looking(self) -> Iterator[Reader]:
-        """Connect to read what can be read."""
-        with self._connected() as link:
-            yield Reader(link, self.key, strict=False)
-
-    @contextmanager
     def _reading(self) -> Iterator[Reader]:
-        """Do the same, and say in the end what could not be read."""
-        with self._looking() as reader:
-            yield reader
-            for what, why in reader.skipped.items():
-                note(f"{self.name}: skipped {what}: {why}")
+        """Connect to read, and say in the end which requests could not be read."""
+        with self._connected() as link:
+            yield (reader := Reader(link, self.key))
+            for request, why in reader.skipped.items():
+                note(f"{self.name}: skipped request {request}: {why}")
 
     # Inspecting
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the filter; times are in seconds since 1970."""
-        with self._looking() as reader:
+        with self._reading() as reader:
             return self._facts(reader, reader.existing())
 
     def look(self) -> dict[str, Any]:
         """Return the same, and who is at it."""
-        with self._looking() as reader:
+        with self._reading() as reader:
             state = reader.existing()
             taken = reader.taken()
             lease = upkeep.LEASE
@@ -133,7 +127,7 @@ class RedisTarget:
             facts |= {"account": account, **reader.schedule(_HOSTS)}
             if not state.alive:
                 facts |= {"last_run": "no worker is left", "written": state.heard}
-        return facts | ({"unusable": reader.skipped} if reader.skipped else {})
+        return facts
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:
         """Yield what has failed, or is unparsed."""

@@ -53,31 +53,11 @@ HOLDS: Final = "holds "
 """How keys begin of hosts that are left alone, as JSON: slot -> date, seconds. A number follows."""
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bytes(value: object) -> bool:
-    return isinstance(value, bytes)
-
-
-def _is_kind(value: object) -> bool:
-    return value in (REQUESTS, FILTER)
-
-
 def _is_identity(value: Any) -> bool:
-    found = json.loads(value)
-    made_by, texts = found.pop("made_by"), ("spider", "fingerprinter", "writer")
-    return (
-        isinstance(made_by, dict)
-        and {*found} <= {*texts}
-        and all(isinstance(found.get(name, ""), str) for name in texts)
-        and {"spider", "fingerprinter"} <= {*found}
-    )
+    """Return whether it has a spider, a fingerprinter, rules, and at most a writer besides."""
+    types = {name: type(each) for name, each in json.loads(value).items()}
+    texts = dict.fromkeys(("spider", "fingerprinter", "writer"), str)
+    return {"writer": str} | types == {"made_by": dict, **texts}
 
 
 def _has_numbers(value: Any, count: int) -> bool:
@@ -89,40 +69,32 @@ def _has_numbers(value: Any, count: int) -> bool:
 _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(
         (PID, RUNS, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT),
-        ("a number, not negative", _is_count),
+        ("a number, not negative", lambda v: isinstance(v, int) and v >= 0),
     ),
-    KIND: (f"{REQUESTS!r} or {FILTER!r}", _is_kind),
+    KIND: (f"{REQUESTS!r} or {FILTER!r}", (REQUESTS, FILTER).__contains__),
     IDENTITY: ("spider, fingerprinter and rules, in JSON", _is_identity),
-    DIGEST: ("text", _is_text),
-    STATE: ("bytes", _is_bytes),
+    DIGEST: ("text", lambda v: isinstance(v, str)),
+    STATE: ("bytes", lambda v: isinstance(v, bytes)),
     FEEDS: ("an inode, a size and a checksum of each file, in JSON", lambda v: _has_numbers(v, 3)),
     HOLDS: ("a date and seconds of each host, in JSON", lambda v: _has_numbers(v, 2)),
 }
-"""What the note of a key must be, and what says whether it is. Other notes are of the filter."""
+"""What the note of a key must be, and what says whether it is."""
+_ANYTHING: Final = "", lambda _: True
+"""The same of other notes: they are the filter's, which checks them itself."""
 
 
-def read_notes(database: sqlite3.Connection, bad: dict[str, str] | None = None) -> dict[str, Any]:
+def read_notes(database: sqlite3.Connection) -> dict[str, Any]:
     """Return the notes of a job.
 
-    :param bad: gets what is wrong with notes that cannot be used, by key; they are left out then.
-    :raises DamageError: if one cannot be used and `bad` is not given, or none can be read.
+    :raises DamageError: if one of them is not what it must be; the error names it.
     """
-    notes = {}
-    for key, value in file.rows(database, "meta"):
-        expected = _wrong(key, value)
-        if not expected:
-            notes[key] = value
-        elif bad is None:
+    notes = dict[str, Any](file.rows(database, "meta"))
+    for key, value in notes.items():
+        expected, is_right = _MUST_BE.get(HOLDS if key.startswith(HOLDS) else key, _ANYTHING)
+        try:
+            right = is_right(value)
+        except STRANGE:
+            right = False
+        if not right:
             raise file.DamageError(f"{key}: {shown(value)}, which must be {expected}")
-        else:
-            bad[key] = f"found {shown(value)}, expected {expected}"
     return notes
-
-
-def _wrong(key: str, value: object) -> str:
-    """Return what the note of a key must be, if it is not."""
-    expected, check = _MUST_BE.get(HOLDS if key.startswith(HOLDS) else key, ("", None))
-    try:
-        return "" if check is None or check(value) else expected
-    except STRANGE:
-        return expected

@@ -117,7 +117,6 @@ class Store:
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         stored_meta: those of the last one.
-        bad_notes: what is wrong with notes, by key: if it is only read, they are left out.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
         new_bytes: size of the requests that the next commit writes, with :data:`EACH` for each:
@@ -132,7 +131,6 @@ class Store:
         reading: sqlite3.Connection | None = None,
     ) -> None:
         self.path, self._read_only = path, reading is not None
-        self.bad_notes: dict[str, str] = {}
         self.log = Log(path)
         if reading is not None:
             self._database = reading
@@ -340,9 +338,7 @@ class Store:
     # Opening
 
     def _read(self, database: sqlite3.Connection, counters: Counters) -> None:
-        self.meta: dict[str, Any] = read_notes(
-            database, self.bad_notes if self._read_only else None
-        )
+        self.meta = read_notes(database)
         self.stored_meta = dict(self.meta)
         self.clean = bool(counters.clean)
         self.first = self._request = counters.request

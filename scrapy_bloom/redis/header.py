@@ -16,8 +16,7 @@ FORMAT: Final = b"9"
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 _PAGES: Final = ("done", "not_kept", "seen")
-_MARKS: Final = ("plan", "slices", "window", "epoch")
-_NEEDED: Final = (*_COUNTED, "seq", "first", *_MARKS)
+_NEEDED: Final = (*_COUNTED, "seq", "first", "plan", "slices", "window", "epoch")
 _MOST_SKEW: Final = 1e11  # seconds, some thousand years
 FIELDS: Final = (
     *("program", "format", "epoch", "plan", "first", "slices", "window", "order"),
@@ -86,23 +85,15 @@ class State:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def read(
-        cls,
-        header: Mapping[str, bytes],
-        now: float,
-        place: str,
-        bad: dict[str, str] | None = None,
-    ) -> State:
+    def read(cls, header: Mapping[str, bytes], now: float, place: str) -> State:
         """Return the state that a header describes.
 
         :param now: the server's time, in seconds since 1970.
         :param place: what people call the server and the key.
-        :param bad: gets what is wrong with fields that cannot be used, by name, unless marks
-            cannot be read without them; they count as 0, and such a worker is left out.
         :raises StateError: if it is not one of ours, or damaged.
         """
         check_format(header.get("program", b""), header.get("format", b""), place)
-        found = _read_fields(header, place, bad)
+        found = _read_fields(header, place)
         plan, secret = found["plan"]
         slices = found["slices"]
         counts = Counts(**{name: found[name] for name in (*_COUNTED, *_PAGES)})
@@ -145,22 +136,15 @@ def check_format(program: bytes, number: bytes, place: str) -> None:
         )
 
 
-def _read_fields(
-    header: Mapping[str, bytes], place: str, bad: dict[str, str] | None
-) -> dict[str, Any]:
+def _read_fields(header: Mapping[str, bytes], place: str) -> dict[str, Any]:
     """Return what the fields of a header say: see :meth:`State.read`."""
     found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0) | {"heard": 0.0}
     name = ""
     try:
         for name in {**dict.fromkeys(_NEEDED), **header}:
             read = _READS.get("w:" if name[:2] == "w:" else name)
-            try:
-                if read is not None:
-                    found[name] = read(header[name])
-            except STRANGE as error:
-                if bad is None or name in _MARKS:
-                    raise
-                bad[name] = f"found {shown(header.get(name))}: {error!r}"
+            if read is not None:
+                found[name] = read(header[name])
         name = "window"
         if found[name] != found["plan"][0].window:
             raise ValueError("another one than in the plan")

@@ -55,16 +55,15 @@ class Reader:
 
     :param link: runs the scripts; it takes no lease.
     :param key: of the filter.
-    :param strict: whether a header that can be read only in part is refused.
 
     Attributes:
-        skipped: requests and fields that could not be read, and why.
+        skipped: requests that could not be read, and why.
     """
 
-    def __init__(self, link: Link, key: str, *, strict: bool = True) -> None:
+    def __init__(self, link: Link, key: str) -> None:
         self._link, self._key, self._base = link, key, beginning(key)
         self._place = f"Redis at {link.address}, key {key}"
-        self._strict, self.skipped = strict, dict[str, str]()
+        self.skipped: dict[str, str] = {}
 
     def state(self) -> State | None:
         """Return the state of the filter; None if nothing is there.
@@ -80,7 +79,7 @@ class Reader:
             return None
         if "program" not in header:
             raise refusal(self._place, f"found a {kind} that is not ours", may_delete=False)
-        return State.read(header, now, self._place, None if self._strict else self.skipped)
+        return State.read(header, now, self._place)
 
     def existing(self) -> State:
         """Return the state of the filter.
@@ -147,7 +146,7 @@ class Reader:
         try:
             item = read(*parts)
         except STRANGE as error:
-            self.skipped[f"request {id_.hex()}"] = repr(error)
+            self.skipped[id_.hex()] = repr(error)
         else:
             yield item
 
@@ -194,14 +193,22 @@ class Reader:
         )
 
     def _counts(self, name: str) -> dict[str, int]:
-        """Return how many there are for each reason; what is no number is noted."""
-        counts = {}
-        for reason, count in self._hash(self._base + name).items():
-            try:
-                counts[reason] = int(count)
-            except ValueError:
-                self.skipped[f"{name}, {reason}"] = f"found {shown(count)}, expected a number"
-        return counts
+        """Return how many there are for each reason, from the hash of this name."""
+        return {
+            reason: self._number(f"{name}, {reason}", count, int)
+            for reason, count in self._hash(self._base + name).items()
+        }
+
+    def _number(self, name: str, found: bytes, read: Callable[[bytes], _Item]) -> _Item:
+        """Read a number.
+
+        :param name: the field that has it.
+        :raises StateError: if it has none.
+        """
+        try:
+            return read(found)
+        except ValueError:
+            raise refusal(self._place, f"found {name}: {shown(found)}, expected a number") from None
 
     def schedule(self, count: int) -> dict[str, Any]:
         """Return what is sent when. Dates are in seconds since 1970.
@@ -331,11 +338,7 @@ class Reader:
         """
         with self._link.explained():
             found = self._link.client.hget(self._key, "skew") or b"0"
-            try:
-                skew = read_skew(found)
-            except ValueError:
-                skew = 0.0
-                self.skipped["skew"] = f"found {shown(found)}, expected seconds"
+            skew = self._number("skew", found, read_skew)
             seconds, fraction = self._link.client.time()
         return int((seconds + skew) * SECOND) + fraction, skew
 

@@ -1,4 +1,4 @@
-"""A strange value in a job or in Redis: commands name it and show the rest, or refuse it."""
+"""A strange value in a job or in Redis is refused and named; one strange request is skipped."""
 
 import pickle
 import sqlite3
@@ -96,15 +96,14 @@ def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key
 
 
 @pytest.mark.parametrize("key", ["done", "seen", "identity", "holds 3", "runs"])
-def test_info_says_which_note_is_strange_and_shows_the_rest(bloom, kept, key):
+def test_a_job_with_a_strange_note_is_refused_with_one_error_that_names_it(bloom, kept, key):
     with noted(kept, key, 1.5):
-        code, lines, errors = bloom(f"info {kept}")
-        assert bloom(f"queue {kept}")[0] == bloom(f"top {kept} --once --interval 0.1")[0] == 0
+        told = [bloom(asked(verb, kept)) for verb in VERBS]
         with pytest.raises(StateError, match=f"found damage .{key}: 1.5, which must be "):
             open_job(kept, requests=True)
-    assert (code, errors) == (0, [])
-    assert any(line.startswith(f"unusable       {key}: found 1.5, expected ") for line in lines)
-    assert any(line.split() == ["waiting", "3"] for line in lines)
+    assert {(code, *lines) for code, lines, _ in told} == {(2,)}
+    damage = f"found damage ({key}: 1.5, which must be "
+    assert {sum(damage in error for error in errors) for *_, errors in told} == {1}
     open_job(kept, requests=True).close()
 
 
@@ -206,38 +205,38 @@ def test_no_field_in_redis_makes_a_command_fail_with_a_traceback(bloom, shared, 
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("name", ["failed", "bodies", "reasons"])
-def test_what_is_strange_in_redis_is_named_and_the_rest_is_shown(bloom, shared, name):
+@pytest.mark.parametrize("name", ["failed", "bodies"])
+def test_a_strange_request_in_redis_is_skipped_and_named(bloom, shared, name):
     target, _, hashes = shared
     (key,) = (key for key in hashes if key.endswith(name))
     field = next(iter(hashes[key]))
     with held(shared, key, {field: b"x"}):
-        info, *listed = (bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed"))
+        told = [bloom(f"{verb} {target}") for verb in ("info", "queue", "queue --failed")]
         why = bloom(f"why {target} {' '.join(URLS)}")
-    assert {code for code, _, _ in (info, *listed, why)} <= {0, 1}
-    if name == "reasons":
-        assert any(line.startswith("unusable       reasons, 503: found b'x'") for line in info[1])
-    else:
-        said = "".join(text for _, _, errors in listed for text in errors)
-        assert f"skipped request {field.hex()}: " in said
+    assert {code for code, _, _ in (*told, why)} <= {0, 1}
+    assert f"skipped request {field.hex()}: " in "".join(text for *_, said in told for text in said)
     assert len(why[1]) == 1 + len(URLS)
 
 
+HEADER = "slices", "plan", "epoch", "waiting", "seq", "heard", "w:x"
+DAMAGE = {field: rf"found a damaged header ({field}: b'\xff'; " for field in HEADER}
+NO_NUMBER = {
+    "skew": r"found skew: b'\xff', expected a number",
+    "503": r"found reasons, 503: b'\xff', expected a number",
+}
+
+
 @pytest.mark.redis
-@pytest.mark.parametrize("field", ["slices", "plan", "epoch", "waiting", "seq", "heard", "w:x"])
-def test_a_strange_field_of_the_header_is_named(bloom, shared, field):
-    """And what does not need it is shown; what would change something is refused."""
-    target, _, (header, *_) = shared
-    with held(shared, header, {field: b"\xff", "skew": b"inf"}):
-        info, *others = (bloom(asked(verb, target)) for verb in VERBS)
-        refused = bloom(f"forget {target} {URLS[0]}")
-    damage = rf"found a damaged header ({field}: b'\xff'; "
-    assert refused[0] == 2
-    assert damage in refused[2][0]
-    if field in {"slices", "plan", "epoch"}:
-        assert info[0] == 2
-        assert damage in info[2][0]
-    else:
-        assert {code for code, _, _ in (info, *others)} <= {0, 1}
-        for each in (rf"{field}: found b'\xff'", "skew: found b'inf'"):
-            assert any(f"unusable       {each}" in line for line in info[1])
+@pytest.mark.parametrize("field", [*DAMAGE, *NO_NUMBER])
+def test_a_crawl_with_a_strange_number_is_refused_with_one_error_that_names_it(
+    bloom, shared, field
+):
+    target, _, hashes = shared
+    name = next(name for name in hashes if name.endswith("reasons") == (field == "503"))
+    with held(shared, name, {field: b"\xff"}):
+        told = [bloom(asked(verb, target)) for verb in ("info", "info --json", "queue", "top")]
+        if field in DAMAGE:
+            told += [bloom(f"{verb} {target} {URLS[0]}") for verb in ("why", "forget")]
+    assert {(code, *lines) for code, lines, _ in told} == {(2,)}
+    damage = {**DAMAGE, **NO_NUMBER}[field]
+    assert {sum(damage in error for error in errors) for *_, errors in told} == {1}
