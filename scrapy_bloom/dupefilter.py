@@ -13,7 +13,6 @@ from scrapy.dupefilters import RFPDupeFilter
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.judge import SEEN, Forgettable, Judge
-from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
     scheduler_with,
@@ -279,15 +278,12 @@ class Checks:
     ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self._keys = MetaKeys(report)
         self._judge = Judge(crawler, identifier, report, filter_, shared=shared)
         crawler.signals.connect(self._judge.seen, signal=seen_page)
         crawler.signals.connect(self._judge.forget, signal=forget_page)
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
-        if not request.meta.keys() <= self._keys.known:
-            self._keys.learn(request.meta)
         verdict = self._judge.check(request, self._ask)
         assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict

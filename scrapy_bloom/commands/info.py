@@ -62,8 +62,6 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if spider := facts.get("spider"):
         project = facts.get("project")
         yield "spider", f"{spider}, project {project}" if project else spider
-    if arguments := str(facts.get("writer", "")).partition(" ")[2]:
-        yield "arguments", f"{arguments!r:.500}"
 
 
 def last_run(facts: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ The rooms:
 - Later: ``later`` keeps what must wait, and knows which hosts are left alone.
 - Bytes: ``serialize`` writes and reads requests of a job directory. ``whose`` is which spider wrote
   them.
-- What is said: ``report`` writes stats and log, and ``meta`` warns of mistyped keys.
+- What is said: ``report`` writes stats and log.
 
 ``scrapy`` has all that is private to Scrapy, and ``other_schedulers`` covers what other schedulers
 do not report. This package knows Scrapy, but talks to neither SQLite nor Redis.

@@ -27,7 +27,6 @@ from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
 from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
 from scrapy_bloom.crawl.memory import Memory
-from scrapy_bloom.crawl.meta import MetaKeys
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.page import REACHED, Page, State
 from scrapy_bloom.crawl.report import Verdict
@@ -67,7 +66,6 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._identifier, self._waits = crawl.identifier, crawl.in_flight.waits
         self._backend, self._dupefilter = backend, dupefilter
-        self._keys = MetaKeys(report)
         self._judge = Judge(crawler, crawl.identifier, report, backend, shared=backend.shared)
         self._ledger, self._offer = self._judge.ledger, backend.offer
         self._memory = Memory(memory, self._in_flight, backend, report)
@@ -114,8 +112,6 @@ class Frontier:
 
     def _enqueue(self, request: Request) -> bool:
         meta = request.meta
-        if not meta.keys() <= self._keys.known:
-            self._keys.learn(meta)
         due = pop_due(request, self._report) if DELAY in meta else 0.0
         verdict: Verdict | Deferred[Verdict] = EXEMPT
         try:

@@ -1,12 +1,12 @@
-"""Whose a crawl is: the class of its spider, and the arguments that it was given, as one text."""
+"""Whose a crawl is: the class of its spider, and the arguments that it was given."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import re
 import sys
 from contextlib import suppress
+from hashlib import sha1
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,20 +18,15 @@ logger = logging.getLogger(__name__)
 _THEIRS: Final = ("scrapy", "scrapy_redis", "builtins")
 """Packages whose spiders set each argument as an attribute."""
 
-_LONGEST, _WORD, _DIGITS = 60, 20, 10  # characters of a value that is noted, and of its words
-_SECRET: Final = re.compile(
-    r"auth(?!or)|cookie|cred|key(?!w)|login|pass|(^|_)pin$|pwd?$|secret|session|sid$|token|user",
-    re.IGNORECASE,
-)
-"""Names of what may be secret even if it looks harmless."""
+_DIGITS: Final = 4  # of a value's digest: enough to see another one, too few to find a password
 
 
 def writer_of(spider: Spider) -> str:
-    """Return what is noted with the requests of a spider: its class, and its arguments.
+    """Return what is noted with a spider's requests: ``shop.Books category=6f3a pages=77de``.
 
-    Scrapy does not keep the arguments. So they are the plain attributes that its constructors name,
-    or if it has none of its own, all plain ones. What begins with an underscore is left out, as
-    Scrapyd's ``_job``. Of values that may be secret only the name is noted.
+    That is its class, and a short digest of each argument. Scrapy does not keep the arguments. So
+    they are the plain attributes that its constructors name, or if it has none of its own, all
+    plain ones. What begins with an underscore is left out, as Scrapyd's ``_job``.
     """
     kind, names = type(spider), set[str]()
     own = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _THEIRS]
@@ -42,7 +37,7 @@ def writer_of(spider: Spider) -> str:
     script = getattr(sys.modules["__main__"], "__file__", None)
     inside = Path(script).name if kind.__module__ == "__main__" and script else kind.__module__
     arguments = (
-        f"{name}={value!r}" if _is_harmless(name, str(value)) else f"{name}=\u2026"
+        f"{name}={_digest(value)}"
         for name, value in sorted(vars(spider).items())
         if isinstance(value, (str, int, float, type(None)))
         and (name in names or not constructors)
@@ -51,17 +46,9 @@ def writer_of(spider: Spider) -> str:
     return " ".join((f"{inside}.{kind.__qualname__}", *arguments))
 
 
-def _is_harmless(name: str, text: str) -> bool:
-    """Return whether a value consists of words, dates and short numbers, as no token does."""
-    few = len(text) <= _LONGEST and sum(map(str.isdigit, text)) <= _DIGITS
-    words = re.split(r"[ ,./:_+-]+", text)
-    return few and not _SECRET.search(name) and all(map(_is_word, words))
-
-
-def _is_word(text: str) -> bool:
-    if text.isalpha():
-        return len(text) <= _WORD and text in (text.lower(), text.upper(), text.capitalize())
-    return not text or text.isdecimal()
+def _digest(value: object) -> str:
+    text = repr(value).encode(errors="replace")
+    return sha1(text, usedforsecurity=False).hexdigest()[:_DIGITS]
 
 
 def warn_of_another(place: object, stored: Any, own: str, *, setting: str) -> None:
@@ -71,9 +58,12 @@ def warn_of_another(place: object, stored: Any, own: str, *, setting: str) -> No
     :param setting: keeps two crawls apart.
     """
     if stored and own and stored != own:
+        (theirs, *before), (ours, *now) = stored.split(" "), own.split(" ")
+        changed = sorted({each.rpartition("=")[0] for each in {*before} ^ {*now}})
+        how = [f"by {theirs!r:.500} (this run is {ours!r:.500})"] if theirs != ours else []
+        how += [f"with another {', '.join(map(repr, changed)):.500}"] if changed else []
         logger.warning(
-            "%s: written by %.500r, this run is %.500r. It fetches what both have yielded, so their"
-            " items may be mixed. To keep them apart, give each its own %s. If the class has only"
-            " moved, all is well.",
-            *(place, stored, own, setting),
+            "%s: made %s. This run fetches what both have yielded, so their items may be mixed. To"
+            " keep them apart, give each its own %s. If the class has only moved, all is well.",
+            *(place, " ".join(how), setting),
         )

@@ -77,7 +77,8 @@ class Identity:
         spider: name of the spider.
         fingerprinter: import path of the class that the fingerprints follow.
         made_by: the rules they were made with.
-        writer: the spider's class and arguments, see :func:`writer_of`; empty if not known.
+        writer: the spider's class and digests of its arguments, see :func:`writer_of`; empty if
+            not known.
     """
 
     spider: str

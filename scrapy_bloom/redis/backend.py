@@ -416,7 +416,7 @@ class RedisBackend(Backend):
             self._idle_since + upkeep.LEASE / 6, self._wait_logged + upkeep.WARN
         ):
             self._wait_logged = now
-            log_waiting(self._report, self._queue)
+            log_waiting(self._report, taken)
 
     def info(self) -> FilterInfo:
         return self._worker.info()

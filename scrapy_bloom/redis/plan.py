@@ -93,7 +93,7 @@ class Plan:
         project: whose requests are kept here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``.
-        writer: class and arguments of the spider that created it; see
+        writer: class of the spider that created it, and digests of its arguments; see
             :func:`~scrapy_bloom.crawl.whose.writer_of`.
     """
 

@@ -22,7 +22,6 @@ _Item = TypeVar("_Item")
 _PORTION: Final = 100  # heads that are read at once
 _BODIES: Final = 10  # bodies that are read at once: some are large
 _STARTS: Final = 1_000  # start requests that are read at once
-_MOST_HELD: Final = 500  # requests in flight that are looked at
 _ROW: Final = struct.Struct(">H")  # length of the reason
 
 
@@ -300,17 +299,6 @@ class Reader:
         for (field, row), body in found:
             for taken in self._read(id_in(row), Taken.read, row, body, -clock / SECOND):
                 yield taken, field[:-8].decode(errors="replace"), -taken.start
-
-    def holders(self) -> list[tuple[str, int, float]]:
-        """Return which workers have requests in flight, how many, and the first for how long.
-
-        The one that has had one for longest comes first. Of many requests some are left out.
-        """
-        found: dict[str, list[float]] = {}
-        for _, name, seconds in islice(self.in_flight(), _MOST_HELD):
-            found.setdefault(name, []).append(seconds)
-        holders = [(name, len(some), max(some)) for name, some in found.items()]
-        return sorted(holders, key=itemgetter(2), reverse=True)
 
     def waiting(self) -> Iterator[tuple[Taken, float]]:
         """Yield the requests that wait, each with when it may be sent, in seconds since 1970.

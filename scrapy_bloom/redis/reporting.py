@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from scrapy_bloom import stats
 from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.outcomes import MOST_UNPARSED
-from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis.client import eviction_policy
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.link import Link
     from scrapy_bloom.redis.queue import SharedQueue
     from scrapy_bloom.redis.worker import Worker
-
-_NAMED: Final = 5
-"""Most workers that a line names."""
 
 _WORKERS: Final = ("workers died with it", "workers were blocked by it", "unreadable")
 """Reasons for which the scripts list requests."""
@@ -113,24 +109,12 @@ def log_paces(report: Report, downloads: Downloads) -> None:
         report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
 
 
-def log_waiting(report: Report, queue: SharedQueue) -> None:
-    """Log that other workers have all there is to fetch, once they are known."""
-
-    def log(holders: list[tuple[str, int, float]]) -> None:
-        named = [
-            f"{name.rpartition(':')[0]} has {some:,}, for {max(0.0, seconds):,.0f} s"
-            for name, some, seconds in holders[:_NAMED]
-        ]
-        if others := len(holders) - len(named):
-            named.append(f"{counted(others, 'other worker')}")
-        taken = counted(queue.worker.counts.taken, "request")
-        report.info(
-            f"Nothing to fetch right now: waiting for {taken} in flight ({'; '.join(named)}). If a"
-            f" worker was killed, its requests come back when its lease ends."
-        )
-
-    # What fails has been logged.
-    run_beside(queue.reader.holders).addCallbacks(log, lambda _: None)
+def log_waiting(report: Report, taken: int) -> None:
+    """Log that other workers have all there is to fetch."""
+    report.info(
+        f"Nothing to fetch right now: waiting for {counted(taken, 'request')} in flight. If a"
+        f" worker was killed, its requests come back when its lease ends."
+    )
 
 
 def warn_of_failed(report: Report, account: Account, spider: str) -> None:

@@ -310,7 +310,7 @@ async def test_another_worker_gets_all_kinds_of_data_whatever_scrapys_queue_is(
     assert second.spider.came == [DATA, DATA]
     assert left(server, key) == (0, 0, 0)
     (said,) = messages(caplog)
-    assert "LeavesData', this run is" in said  # and nothing of the data
+    assert "LeavesData' (this run is" in said  # and nothing of the data
 
 
 class Plainly(Carrying):
