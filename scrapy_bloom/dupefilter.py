@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
 
-from scrapy_bloom import stats
 from scrapy_bloom.crawl.judge import SEEN, Forgettable, Judge
 from scrapy_bloom.crawl.other_schedulers import (
     enqueue_together,
@@ -294,7 +293,7 @@ class Checks:
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
         try:
-            self._report.add(stats.WITHDRAWN, int(self._judge.withdraw(request)))
+            self._judge.withdraw(request)
         except Exception as error:  # the crawl continues without
             self._report.check_failed(request, error)
 

@@ -32,10 +32,6 @@ ERRORS: Final = Stat("bloom/errors", "of these, not checked because of an error:
 RESTORED: Final = Stat("bloom/restored", "pages known from earlier runs at the start")
 UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
-WITHDRAWN: Final = Stat(
-    "bloom/withdrawn", "new requests that could not be stored: their pages are eligible again"
-)
-FORGOTTEN: Final = Stat("bloom/forgotten", "times that a page was forgotten: it is eligible again")
 NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "times that a page was not forgotten, because it was not marked or an error occurred",
@@ -67,10 +63,6 @@ RECOVERED: Final = Stat(
     "bloom/queue/recovered",
     "requests that were in flight when the last run was killed, and are fetched again",
 )
-UNSERIALIZABLE: Final = Stat(
-    "bloom/queue/unserializable",
-    "requests that cannot be serialized; the page that yielded one stays stored until it is done",
-)
 UNREADABLE: Final = Stat(
     "bloom/queue/unreadable", "times that a stored request could not be read; it stays stored"
 )
@@ -78,7 +70,6 @@ COMMIT_ERRORS: Final = Stat("bloom/queue/commit_errors", "commits that failed an
 REQUEUED: Final = Stat(
     "bloom/queue/requeued", "requests of dead workers that this one put back into the queue"
 )
-FAILED_LIST: Final = Stat("bloom/queue/failed", "pages on the failed list of a crawl in Redis")
 
 FROM_INFO: Final = {
     "items": Stat("bloom/known", "pages known, from this run and earlier ones"),
@@ -104,9 +95,9 @@ FROM_BACKEND: Final = {
 """Those of a filter or a queue in Redis, by their names in what its ``numbers`` returns."""
 
 STATS: Final = (
-    *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED, WITHDRAWN),
-    *(FORGOTTEN, NOT_FORGOTTEN, FAILED, UNPARSED, STEP, WAITING, LATER, HOLDS, RECOVERED),
-    *(UNSERIALIZABLE, UNREADABLE, COMMIT_ERRORS, REQUEUED, FAILED_LIST),
+    *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED),
+    *(NOT_FORGOTTEN, FAILED, UNPARSED, STEP, WAITING, LATER, HOLDS, RECOVERED),
+    *(UNREADABLE, COMMIT_ERRORS, REQUEUED),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),
 )

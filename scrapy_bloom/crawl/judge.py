@@ -173,23 +173,17 @@ class Judge:
         Deferred.fromCoroutine(self._forget(request, chain))
         return known
 
-    def withdraw(self, request: Request) -> bool:
+    def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again: it was new, and the request is lost.
 
         The pages that redirected to it are forgotten as well: only they lead to it. Raises whatever
         the fingerprinter or the filter does.
-
-        :returns: whether it was marked, if that is known at once.
         """
-        answers: list[bool] = []
         for chains in self._following(self._identifier.chain_of(request)):
             for chain in chains:
                 answer = self._marks.forget_many(chain)
                 if isinstance(answer, Deferred):
                     answer.addBoth(self._withdrawn, self.ledger.ask())
-                else:
-                    answers += answer
-        return bool(answers) and answers[0]
 
     def _withdrawn(self, _: object, question: int) -> None:
         self.ledger.answer(question)
@@ -213,7 +207,8 @@ class Judge:
                 answers = [self._marks.forget_many(each) for each in chains]
                 for answer in answers:
                     known = await answer if isinstance(answer, Deferred) else answer
-                    self._report.add(stats.FORGOTTEN if any(known) else stats.NOT_FORGOTTEN)
+                    if not any(known):
+                        self._report.add(stats.NOT_FORGOTTEN)
         except Exception as error:  # raising in a callback would lose its items
             self._report.not_forgotten(request, error)
         finally:  # or no page of this run would ever be done

@@ -12,7 +12,6 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.later import Waiting
 from scrapy_bloom.crawl.outcomes import APART
@@ -70,7 +69,6 @@ class Memory:
             request = request.copy()
         self._kept[request] = page
         self._push(request, due)
-        self._report.add(stats.UNSERIALIZABLE)
         for stat in ("unserializable", "enqueued", "enqueued/memory"):
             self._report.inc(f"scheduler/{stat}")
         self._report.once(

@@ -133,7 +133,6 @@ def write_stats(report: Report, queue: SharedQueue) -> None:
     link = queue.link
     for stat, value in (
         (stats.REQUEUED, queue.worker.requeued),
-        (stats.FAILED_LIST, queue.worker.counts.failed),
         (stats.FROM_BACKEND["outages"], link.outages),
         (stats.FROM_BACKEND["losses"], queue.surprises),
     ):

