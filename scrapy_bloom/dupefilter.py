@@ -17,7 +17,7 @@ from scrapy_bloom.crawl.other_schedulers import (
     scheduler_with,
     spare_queue,
     unstored,
-    warn_of_left_over,
+    warn_if_not_shared,
     watch_pushes,
 )
 from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
@@ -198,7 +198,7 @@ class BloomDupeFilter:
             if empty:
                 self._filter.clear()
         if not (self._shared_queue or is_inspection_command(crawler)):
-            warn_of_left_over(crawler, self.report, shared=in_redis)
+            warn_if_not_shared(crawler, self.report, shared=in_redis)
         filter_ = self._filter
         made = crawler, filter_.identifier, self.report, filter_.filter
         self._checks = Checks(*made, shared=in_redis)

@@ -13,7 +13,7 @@ from w3lib.url import canonicalize_url, safe_url_string
 
 from scrapy_bloom.canonical import fast_path, scrapy_form
 from scrapy_bloom.canonical.parts import Parts, split_url
-from scrapy_bloom.canonical.pipeline import names_of, pipelines
+from scrapy_bloom.canonical.pipeline import pipelines
 from scrapy_bloom.canonical.rules import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -142,10 +142,6 @@ class CanonicalRequestFingerprinter:
         """Whether all fingerprints are SHA-1 digests."""
         return type(self._wrapped) is RequestFingerprinter
 
-    def fingerprint(self, request: Request) -> bytes:
-        """Return the bytes that stand for the page of `request`."""
-        return self.resolve(request)[0]
-
     def canonical_url(self, url: str) -> str:
         """Return the URL that the fingerprint of a request for `url` is made from.
 
@@ -167,20 +163,20 @@ class CanonicalRequestFingerprinter:
         if canonical != now:
             yield SCRAPY, canonical
 
-    def resolve(self, request: Request) -> tuple[bytes, tuple[str, ...]]:
-        """Return the fingerprint of `request`, and the names of the steps that changed it."""
+    def fingerprint(self, request: Request) -> bytes:
+        """Return the bytes that stand for the page of `request`."""
         meta = request.meta
         level = None
         if meta and (META_KEY in meta or "verbatim_url" in meta):
             wish = self._read_wish(meta.get(META_KEY))
             if wish is False or meta.get("verbatim_url"):
-                return self._ask(request), ()
+                return self._ask(request)
             level = wish
         if self._identical:
-            canonical, steps = self._canonicalize(request.url, level)
-            return scrapy_form.digest(request, canonical), steps
-        url, steps = self._rewritten(request.url, level)
-        return self._ask(request.replace(url=url) if steps else request), steps
+            return scrapy_form.digest(request, self._canonicalize(request.url, level))
+        taken = self._take(split_url(request.url), level)
+        url = taken[-1][1].url() if taken else request.url
+        return self._ask(request if url == request.url else request.replace(url=url))
 
     def _ask(self, request: Request) -> bytes:
         """Return what the wrapped fingerprinter makes.
@@ -189,8 +185,8 @@ class CanonicalRequestFingerprinter:
         """
         return bytes(memoryview(self._wrapped.fingerprint(request)))
 
-    def _canonicalize(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
-        """Return the URL that Scrapy hashes for `url`, and the steps that changed it."""
+    def _canonicalize(self, url: str, level: str | None) -> str:
+        """Return the URL that Scrapy hashes for `url`."""
         tame = fast_path.take(url)
         if tame is None:
             parts = split_url(url)
@@ -200,29 +196,18 @@ class CanonicalRequestFingerprinter:
             if pipeline is None:
                 pipeline = self._pipeline_of(host, level)
             if not pipeline.any_part:
-                steps: tuple[str, ...] = ()
                 if port or host[-1] == ".":
-                    host, port, steps = pipeline.origin(scheme, host, port)
-                if query:
-                    query, dropping = pipeline.drop(query)
-                    steps += dropping
-                return fast_path.join(scheme, host, port, path, query), steps
+                    host, port = pipeline.origin(scheme, host, port)
+                query = query and pipeline.drop(query)
+                return fast_path.join(scheme, host, port, path, query)
             parts = Parts(scheme, "", host, port[1:], path, query or None, fragment or None)
         taken = self._take(parts, level)
         if not taken:
-            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url), ()
+            return fast_path.join(*tame[:-1]) if tame else canonicalize_url(url)
         changed = taken[-1][1]
         if tame and not changed.route:  # it is tame still
-            canonical = fast_path.join_parts(changed)
-        else:
-            canonical = self._canonical(changed.url(), route=changed.route)
-        return canonical, names_of(taken)
-
-    def _rewritten(self, url: str, level: str | None) -> tuple[str, tuple[str, ...]]:
-        """Return what the steps alone make of `url`, and which of them changed it."""
-        taken = self._take(split_url(url), level)
-        changed = taken[-1][1].url() if taken else url
-        return changed, names_of(taken) if changed != url else ()
+            return fast_path.join_parts(changed)
+        return self._canonical(changed.url(), route=changed.route)
 
     def _take(self, parts: Parts | None, level: str | None) -> list[tuple[str, Parts]]:
         if parts is None or not self._takes_steps:

@@ -17,7 +17,7 @@ from scrapy_bloom.crawl.backend import Backend, Crawl
 from scrapy_bloom.crawl.frontier import Frontier
 from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.in_flight import InFlight
-from scrapy_bloom.crawl.other_schedulers import warn_of_left_over
+from scrapy_bloom.crawl.other_schedulers import warn_if_not_shared
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy.crawler import (
     is_inspection_command,
@@ -224,7 +224,7 @@ class Scheduler(ScrapyScheduler):
             else:
                 backend = await self._open_local(crawl, Path(folder), unclean=unclean)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
-        warn_of_left_over(crawler, report, shared=shared)
+        warn_if_not_shared(crawler, report, shared=shared)
         self._progress.set(self._interval)
         return frontier
 

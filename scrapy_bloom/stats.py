@@ -42,9 +42,6 @@ UNPARSED: Final = Stat(
     "pages that no callback got, which is no failure, by why: a status, `robots.txt`, a redirect"
     " to a page seen before",
 )
-STEP: Final = Stat(
-    "bloom/canonical/{step}", "requests whose URL this step changed; see URLs in detail"
-)
 
 WAITING: Final = Stat(
     "bloom/queue/waiting",
@@ -96,7 +93,7 @@ FROM_BACKEND: Final = {
 
 STATS: Final = (
     *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED),
-    *(NOT_FORGOTTEN, FAILED, UNPARSED, STEP, WAITING, LATER, HOLDS, RECOVERED),
+    *(NOT_FORGOTTEN, FAILED, UNPARSED, WAITING, LATER, HOLDS, RECOVERED),
     *(UNREADABLE, COMMIT_ERRORS, REQUEUED),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),

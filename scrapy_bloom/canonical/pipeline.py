@@ -54,28 +54,20 @@ class Pipeline:
                 taken.append((step.name, parts))
         return taken
 
-    def _origin(self, scheme: str, host: str, port: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return host and port as the steps change them, and the names of those that do.
-
-        The parts are as the fast path gives them.
-        """
+    def _origin(self, scheme: str, host: str, port: str) -> tuple[str, str]:
+        """Return host and port as the steps change them; all are as the fast path has them."""
         taken = self.take(Parts(scheme, "", host, port[1:], "", None, None))
         if not taken:
-            return host, port, ()
+            return host, port
         changed = taken[-1][1]
-        return changed.host, changed.port and f":{changed.port}", names_of(taken)
+        return changed.host, changed.port and f":{changed.port}"
 
-    def drop(self, query: str) -> tuple[str, tuple[str, ...]]:
-        """Return a canonical query without what the steps drop, and the names of those that do."""
+    def drop(self, query: str) -> str:
+        """Return a canonical query without what the steps drop."""
         if not query or self._may_drop is None or self._may_drop(f"&{query}") is None:
-            return query, ()
+            return query
         taken = self.take(Parts("", "", "", "", "", query, None), self._of_query)
-        return (taken[-1][1].query or "", names_of(taken)) if taken else (query, ())
-
-
-def names_of(taken: list[tuple[str, Parts]]) -> tuple[str, ...]:
-    """Return the names of the steps that were taken."""
-    return tuple([name for name, _ in taken])
+        return (taken[-1][1].query or "") if taken else query
 
 
 def _chooses(rule: Rule, step: Step) -> bool:

@@ -33,8 +33,7 @@ class Identifier:
     Attributes:
         fingerprinter: makes the marks.
         made_by: the rules they are made with, as stored with a filter.
-        identify: returns the mark of a request, and the names of the steps that have changed its
-            URL.
+        identify: returns the mark of a request.
         window: for how many seconds a page is seen; None for ever.
     """
 
@@ -42,7 +41,7 @@ class Identifier:
         theirs = crawler.request_fingerprinter
         self.fingerprinter = CanonicalRequestFingerprinter.wrapping(theirs, settings.rules)
         self.made_by = self.fingerprinter.rules.record()
-        self.identify = self.fingerprinter.resolve
+        self.identify = self.fingerprinter.fingerprint
         self.window = settings[WINDOW]
         self._chains = Chains(crawler, self.fingerprinter.fingerprint)
 
@@ -68,7 +67,7 @@ class Identifier:
 
     def chain_of(self, request: Request) -> MarkChain:
         """Return the mark of a page, and those of the pages that redirected to it."""
-        mark, _ = self.identify(request)
+        mark = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)
 
     def start_id(self, request: Request) -> bytes:
@@ -81,7 +80,7 @@ class Identifier:
         :returns: 16 bytes, or none.
         """
         try:
-            mark, _ = self.identify(request)
+            mark = self.identify(request)
         except Exception:  # the project's fingerprinter
             return b""
         name = getattr(request.callback, "__name__", "")

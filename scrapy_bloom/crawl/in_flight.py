@@ -184,7 +184,7 @@ class InFlight:
             return
         origin = origin or self.origin_of(duplicate)
         with suppress(Exception):  # the project's fingerprinter
-            mark, _ = self._identifier.identify(duplicate)
+            mark = self._identifier.identify(duplicate)
             pages = self.led_to(duplicate) if origin is None else (origin,)
             self.waits.note_duplicate(mark, pages, even_if_queued=even_if_queued or is_redirect)
         if origin is not None and is_redirect:

@@ -83,19 +83,19 @@ class Judge:
         """
         meta = request.meta
         try:
-            mark, steps = self._identify(request)
+            mark = self._identify(request)
             if CHAIN in meta and mark.hex() in meta[CHAIN]:
-                self._report.count(EXEMPT, steps)
+                self._report.count(EXEMPT)
                 return EXEMPT
             seen = ask(mark, self._max_age(request) if MAX_AGE in meta else None)
             if seen is False:
-                self._report.count(NEW, steps)
+                self._report.count(NEW)
                 return NEW
             if seen is True:
-                return self._drop(request, mark, steps)
-            return seen.addCallback(self._answered, request, mark, steps)
+                return self._drop(request, mark)
+            return seen.addCallback(self._answered, request, mark)
         except Unstorable as error:
-            self._report.count(NEW, steps)
+            self._report.count(NEW)
             error.mark = mark
             raise
         except Exception as error:  # raising would lose the page
@@ -123,19 +123,18 @@ class Judge:
         seen: bool,  # noqa: FBT001 - a callback
         request: Request,
         mark: bytes,
-        steps: tuple[str, ...],
     ) -> Verdict:
         """Return the verdict on a request once it is known whether its mark was there."""
         if seen:
-            return self._drop(request, mark, steps)
-        self._report.count(NEW, steps)
+            return self._drop(request, mark)
+        self._report.count(NEW)
         return NEW
 
-    def _drop(self, request: Request, mark: bytes, steps: tuple[str, ...]) -> Verdict:
+    def _drop(self, request: Request, mark: bytes) -> Verdict:
         """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
         if CHAIN in request.meta:
             self.dropped.note(self._identifier.before(request), mark)
-        self._report.count(SEEN, steps)
+        self._report.count(SEEN)
         return SEEN
 
     def _fail(self, request: Request, error: Exception) -> Verdict:
@@ -150,7 +149,7 @@ class Judge:
     def seen(self, request: Request) -> bool | None:
         """Return whether the page of a request is marked; None if that is not known here."""
         try:
-            mark, _ = self._identify(request)
+            mark = self._identify(request)
             known = mark in self._marks
         except Exception as error:  # raising in a callback would lose its items
             self._report.check_failed(request, error)

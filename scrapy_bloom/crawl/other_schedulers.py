@@ -25,28 +25,15 @@ logger = logging.getLogger(__name__)
 
 _MOST: Final = 500  # requests that wait to be enqueued together
 
-_LEFT_OVER: Final = {
-    "SCHEDULER_PERSIST": "What a crawl has stored stays until 'scrapy bloom delete' deletes it.",
-    "SCHEDULER_FLUSH_ON_START": "Nothing is emptied at the start: 'scrapy bloom delete' does that,"
-    " and another BLOOM_REDIS_KEY or JOBDIR starts over, too.",
-}
-"""Settings of scrapy-redis that are not read without its scheduler, and what holds instead."""
-
 _OF_WORKERS: Final = ("REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS")
 """Settings of scrapy-redis by which workers shared a crawl."""
 
 
-def warn_of_left_over(crawler: Crawler, report: Report, *, shared: bool) -> None:
-    """Warn of what scrapy-redis's scheduler would read or do, which this crawl does not have.
+def warn_if_not_shared(crawler: Crawler, report: Report, *, shared: bool) -> None:
+    """Warn if workers would share a crawl by scrapy-redis, and do not share this one.
 
     :param shared: whether the filter is in Redis.
     """
-    for name, instead in _LEFT_OVER.items():
-        if crawler.settings.get(name) is not None:
-            report.warn(
-                f"{name} has no effect: it is a setting of scrapy-redis's scheduler, which this"
-                f" crawl does not use. {instead} Remove it."
-            )
     if shared or Settings.of(crawler)[BACKEND] == "local":
         return
     found = [name for name in _OF_WORKERS if crawler.settings.get(name)]

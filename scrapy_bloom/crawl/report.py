@@ -51,9 +51,9 @@ _STATS: Final = {
 class Report:
     """Writes stats and log messages. Never raises: a failing stats collector must not cost a page.
 
-    A call to Scrapy's stats collector takes as long as a filter check, so verdicts and steps are
-    counted here and passed on in small batches. The stats lag by at most 1 % of all checks, and at
-    most 100.
+    A call to Scrapy's stats collector takes as long as a filter check, so verdicts are counted
+    here and passed on in small batches. The stats lag by at most 1 % of all checks, and at most
+    100.
 
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
@@ -66,7 +66,6 @@ class Report:
         # Scrapy looks at each access to a method of its collector.
         self._inc_value, self._collector = crawler.stats.inc_value, crawler.stats
         self._pending = dict.fromkeys(Verdict, 0)
-        self._steps: Counter[str] = Counter()
         self._total = self._seen = 0
         self._due = 1
         self._noun = "Bloom filter"  # for the log
@@ -79,11 +78,9 @@ class Report:
 
     # Stats
 
-    def count(self, verdict: Verdict, steps: tuple[str, ...] = ()) -> None:
-        """Count one check by its verdict, and the steps that changed the URL."""
+    def count(self, verdict: Verdict) -> None:
+        """Count one check by its verdict."""
         self._pending[verdict] += 1
-        for step in steps:
-            self._steps[step] += 1
         self._due -= 1
         if not self._due:
             self.flush()
@@ -126,9 +123,6 @@ class Report:
             if count or verdict in (Verdict.NEW, Verdict.SEEN):
                 self.add(_STATS[verdict], count)
             self._pending[verdict] = 0
-        for step, count in self._steps.items():
-            self.inc(stats.STEP.key.format(step=step), count)
-        self._steps.clear()
 
     def add(self, stat: Stat, count: int = 1) -> None:
         """Add to one of our stats."""

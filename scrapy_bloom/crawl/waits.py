@@ -107,7 +107,7 @@ class Waits:
         """Return whether a request leads to a target that is in flight."""
         if self._targets:
             with suppress(Exception):  # the project's fingerprinter
-                target = self._targets.get(self._identifier.identify(link)[0])
+                target = self._targets.get(self._identifier.identify(link))
                 return target is not None and target.taken is not None
         return False
 
@@ -141,7 +141,7 @@ class Waits:
 
     def _target_of(self, request: Request) -> Page:
         """Return the page that is expected of a request, or a new one."""
-        mark, _ = self._identifier.identify(request)
+        mark = self._identifier.identify(request)
         before = self._identifier.before(request)
         target = self._targets.get(mark)
         if target is None or target.taken is not None:

@@ -60,5 +60,5 @@ class Listing:
                 original.priority, original.fingerprint = request.priority, None
                 original.slot = self._turns.slot_for(request)
                 if not request.dont_filter:
-                    original.fingerprint, _ = self._identifier.identify(request)
+                    original.fingerprint = self._identifier.identify(request)
         return Failing(taken.id, start, failed, original, () if failed.unparsed else (*way,))

@@ -177,7 +177,7 @@ class Crawling:
     def __init__(self, *, shared=False, queue=None):
         report, self.engine = Report(get_crawler()), Engine()
         identifier = SimpleNamespace(
-            identify=lambda request: (request.url.encode(), ()),
+            identify=lambda request: request.url.encode(),
             before=lambda request: request.meta.get("before", ()),
         )
         self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)

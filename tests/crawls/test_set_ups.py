@@ -46,17 +46,7 @@ def warned(caplog):
 storage = placed("memory", "kept job", "shared", "redis")
 
 
-# Settings
-
-
-async def test_what_nobody_reads_is_named_once(storage, warned):
-    left = {"SCHEDULER_PERSIST": True, "SCHEDULER_FLUSH_ON_START": False}
-    with Pages({"/": ""}) as pages:
-        await crawl(Follower, {**storage, **left}, url=pages.url + "/")
-        settings = warned("has no effect")
-        await crawl(Follower, storage, url=pages.url + "/")
-        assert warned("has no effect") == []
-    assert [text.split()[0] for text in settings] == [*left]  # which are scrapy-redis's
+# Workers
 
 
 class RedisMixin:

@@ -187,12 +187,11 @@ def test_a_job_with_local_marks_is_not_moved_to_redis(job, caplog):
         assert session.seen(page(1)) == [True]
 
 
-# Canonical fingerprints: stats, header, other fingerprinters
+# Canonical fingerprints: settings, header, other fingerprinters
 
 PORT = "http://example.com:80/a"
 PLAIN = "http://example.com/a"
 TRACKED = "http://example.com/a?utm_source=x"
-TRACKED_TOO = "http://example.com/a?utm_source=y"
 
 
 def test_a_setting_of_each_kind_reaches_the_filter():
@@ -207,15 +206,6 @@ def test_a_setting_of_each_kind_reaches_the_filter():
         assert crawl.seen(f"{PLAIN}?utm_id=1") == [False]
         assert crawl.seen("http://example.org/", "http://www.example.org/") == [False, True]
         assert crawl.seen("http://example.org/?utm_x=1") == [False]
-
-
-def test_steps_are_counted():
-    with Session({"BLOOM_CANONICAL": "usual"}) as crawl:
-        crawl.seen(PLAIN, TRACKED, TRACKED_TOO, PORT, PLAIN)
-        crawl.seen("http://example.com:80/b?utm_id=1", "http://example.com/b")
-        stats, prefix = crawl.crawler.stats.get_stats(), "bloom/canonical/"
-        counted = {key: number for key, number in stats.items() if key.startswith(prefix)}
-    assert counted == {f"{prefix}tracking": 3, f"{prefix}default_port": 2}
 
 
 def test_a_job_resumed_with_other_rules_is_reported(job, caplog):
@@ -236,9 +226,9 @@ def test_the_fingerprinter_may_serve_all_of_scrapy():
     asked = []
 
     class Asked(CanonicalRequestFingerprinter):
-        def resolve(self, request):
+        def fingerprint(self, request):
             asked.append(self)
-            return super().resolve(request)
+            return super().fingerprint(request)
 
     settings = {"REQUEST_FINGERPRINTER_CLASS": Asked, "BLOOM_CANONICAL": "usual"}
     with Session(settings) as crawl:
