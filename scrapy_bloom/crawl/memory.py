@@ -77,7 +77,7 @@ class Memory:
             " stop the page that led to it is fetched again - no more such requests will be logged"
             " (stats being collected)",
             request,
-            error.why,
+            error,
         )
         if not page.waiters:
             self._report.once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import marshal
 import pickle
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import squeues
 from scrapy.utils.request import request_from_dict
 
-from scrapy_bloom.errors import SettingError
+from scrapy_bloom.errors import SettingError, shown
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -20,18 +21,44 @@ _PICKLE: Final = 0x80  # first byte of every pickle, never of a dict written by 
 
 
 class Unstorable(Exception):  # noqa: N818 - nothing failed
-    """A request is new, and cannot be serialized: it waits in memory.
+    """A request is new, and cannot be serialized: it waits in memory. The text says why.
+
+    :param why: what serializing it has raised.
+    :param write: serializes a dict in the same way.
 
     Attributes:
-        why: what serializing it has raised.
         mark: that of its page; None if it is not filtered.
     """
 
     mark: bytes | None = None
 
-    def __init__(self, why: Exception) -> None:
+    def __init__(
+        self, why: Exception, request: Request, write: Callable[[dict[str, Any]], object]
+    ) -> None:
         super().__init__(why)
-        self.why = why
+        self._why, self._request, self._write = why, request, write
+
+    def __str__(self) -> str:
+        """Name the value, which is looked for only now: of all such requests one is logged."""
+        for place in ("meta", "cb_kwargs"):
+            for key, value in getattr(self._request, place).items():
+                try:
+                    self._write({"value": value})
+                except Exception as error:  # of the value's own code, too
+                    return f"{place}[{shown(key)}] is {_described(value, error)}"
+        return str(self._why)
+
+
+def _described(value: Any, error: Exception) -> str:
+    """Return what a value is, and why it cannot be serialized.
+
+    For a method pickle would name what it has met in the spider.
+    """
+    if inspect.ismethod(value):
+        return f"the method {value.__qualname__}"
+    if inspect.isfunction(value):
+        return f"the function {value.__qualname__}"
+    return f"a {type(value).__qualname__}: {error}"
 
 
 @dataclass(frozen=True)

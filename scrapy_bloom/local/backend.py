@@ -24,7 +24,7 @@ from scrapy_bloom.crawl.outcomes import APART, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
 from scrapy_bloom.crawl.scrapy.loop import run_beside
-from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request
+from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request, write_fields
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.file import log_size
@@ -148,7 +148,7 @@ class LocalBackend(Backend):
         try:
             self._queues.push(request, not_before)
         except Exception as error:
-            raise Unstorable(error) from error
+            raise Unstorable(error, request, write_fields) from error
         finally:
             if self.exchange_at == inf:
                 self._changed()

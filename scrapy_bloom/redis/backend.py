@@ -126,7 +126,7 @@ class RedisBackend(Backend):
             if len(body) > LARGEST:
                 raise ValueError(f"it has {len(body):,} bytes, and the most are {LARGEST:,}")
         except Exception as error:
-            raise Unstorable(error) from error  # Redis is not told
+            raise Unstorable(error, request, self._packing.write) from error  # Redis is not told
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
         entry = Entry(
             op, mark, body, request.priority, max_age, slot=slot, due=not_before, start=start

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -107,6 +107,8 @@ class Packing:
         """
         self._is_plain = "_class" not in fields
         body: bytes = self._packer.pack(fields)
+        for name in ("meta", "cb_kwargs"):
+            _refuse_buffers(fields.get(name, {}).values())
         if not self._is_plain:
             self.fields(body)
         return body
@@ -119,7 +121,8 @@ class Packing:
         self._is_plain &= of is tuple  # all others may be refused when they are read
         if of in _KEYS:
             key, take_apart = _KEYS[of]
-            return {key: [*take_apart(value)]}
+            _refuse_buffers(parts := [*take_apart(value)])
+            return {key: parts}
         if isinstance(value, type):
             return {_CLASS: _path(value)}
         if isinstance(value, Enum):
@@ -129,6 +132,7 @@ class Packing:
         maker, arguments, *rest = value.__reduce_ex__(4)
         if maker is not _new or any(each is not None for each in rest[1:]):
             raise _refusal(_path(of))
+        _refuse_buffers([*arguments[1:], *rest[:1]])
         return {_OBJECT: [of, [*arguments[1:]], *rest[:1]]}
 
 
@@ -157,6 +161,18 @@ def _object(of: Any, arguments: Any, state: Any = None) -> Any:
     if any(map(callable, own.values())):  # it would be called instead of a method
         raise _refusal(_path(of))
     return made
+
+
+def _refuse_buffers(values: Iterable[Any]) -> None:
+    """Refuse what MessagePack would write as bytes, without asking what it is."""
+    for value in values:
+        of = type(value)
+        if of in (bytearray, memoryview):
+            raise Refused(f"a {of.__name__} would come back as bytes")
+        if of is dict:
+            _refuse_buffers(value.values())
+        elif of is list:
+            _refuse_buffers(value)
 
 
 def read(body: bytes, named: Callable[[ExtType, Any], Any] | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy import FormRequest, Request, Spider
-from scrapy.http import JsonRequest
+from scrapy.http import JsonRequest, XmlRpcRequest
 from support import kinds
 from support.kinds import RAN, Color, Flags, Language
 
@@ -101,6 +101,14 @@ values = st.recursive(
 def test_any_of_them_in_any_other_comes_through_equal(value, key):
     fields = carrying([value, value, {key: 1}])
     assert there_and_back(fields) == fields
+
+
+@pytest.mark.parametrize("value", [bytearray(b"x"), memoryview(b"x")])
+def test_what_would_come_back_as_bytes_is_refused_wherever_it_is(value):
+    for holds in (lambda one: one, lambda one: [{1: (one,)}], kinds.Page, kinds.Author):
+        for place in ("meta", "cb_kwargs"):
+            with pytest.raises(Refused, match=f"a {type(value).__name__} would"):
+                Packing().write({"url": "http://example.com", place: {"x": holds(value)}})
 
 
 # What a stranger writes
@@ -215,12 +223,21 @@ def test_what_contains_itself_cannot_be_written():
 # The class of a request
 
 
-@pytest.mark.parametrize("of", [kinds.Form, FormRequest, JsonRequest])
-def test_a_request_of_another_class_is_read(of):
+@pytest.mark.parametrize(
+    ("of", "given"),
+    [
+        (kinds.Form, {}),
+        (FormRequest, {"formdata": {"a": ["1", "\u2013"]}}),
+        (JsonRequest, {"data": {"a": [1, None]}, "dumps_kwargs": {"sort_keys": True}}),
+        (XmlRpcRequest, {"methodname": "add", "params": (1, "\u2013")}),
+    ],
+)
+def test_a_request_of_another_class_comes_through_equal(of, given):
     packing = Packing()
-    body = packing.write(of("http://example.com", meta={"a": 1}).to_dict())
-    made = packing.request(body, Spider("x"))
-    assert (type(made), made.meta) == (of, {"a": 1})
+    request = of("http://example.com", meta={"a": 1}, **given)
+    made = packing.request(packing.write(request.to_dict()), Spider("x"))
+    assert type(made) is of
+    assert made.to_dict() == request.to_dict()
 
 
 @pytest.mark.parametrize(

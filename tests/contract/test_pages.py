@@ -186,7 +186,7 @@ class Crawling:
 
     def keep(self, request, mark=None):
         """Keep a request in memory."""
-        error = Unstorable(TypeError("a lambda"))
+        error = Unstorable(TypeError("a lambda"), request, repr)
         error.mark = mark
         self.memory.keep(request, error, 0.0)
 

@@ -183,6 +183,30 @@ async def test_a_held_request_that_no_page_led_to_is_logged_as_lost(storage, cap
     assert caplog.text.count("Unable to serialize request") == 1
 
 
+async def init_page(page, request):
+    """Be what a browser's handler is given to call for each page."""
+
+
+@pytest.mark.parametrize("what", ["function", "method"])
+async def test_a_function_or_method_in_meta_is_named_with_its_key(storage, what, caplog):
+    class Browsing(Follower):
+        async def init_page(self, page, request):
+            pass
+
+        def request(self, response, href):
+            init = {"function": init_page, "method": self.init_page}[what]
+            return response.follow(href, meta={"first": "x", "init": init})
+
+    _, site = await visit(fan("a", "b"), Browsing, storage)
+    assert site.hits == {"/": 1, "/a": 1, "/b": 1}
+    warnings = [text for text in caplog.messages if text.startswith("Unable to serialize request")]
+    if what == "function" and "JOBDIR" in storage:  # which pickle stores by its name
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert re.search(rf"reason: meta\['init'\] is the {what} \S*init_page\. It waits", warning)
+
+
 async def test_a_request_that_is_held_for_want_of_a_slot_goes_to_its_errback(job):
     """Else it is missing without a word, with all that its page would have yielded after it."""
     failed = []

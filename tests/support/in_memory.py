@@ -65,7 +65,7 @@ class InMemory(Backend):
         try:
             row.body = pickle.dumps(request.to_dict(spider=self._crawl.spider))
         except Exception as error:
-            raise Unstorable(error) from error
+            raise Unstorable(error, request, pickle.dumps) from error
         state.rows[row.id] = row
         return False
 
