@@ -150,7 +150,8 @@ def _read_fields(header: Mapping[str, bytes], place: str) -> dict[str, Any]:
             raise ValueError("another one than in the plan")
     except (*STRANGE, StateError) as error:
         value = shown(header.get(name))
-        raise refusal(place, f"found a damaged header ({name}: {value}; {error!r})") from None
+        reason = f"found a damaged header ({name}: {value}; {error!r})"
+        raise refusal(place, reason, may_delete=False) from None
     return found
 
 
@@ -198,7 +199,8 @@ _READS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 def refusal(place: str, reason: str, *, may_delete: bool = True) -> StateError:
     """Return the error that something under a key cannot be used.
 
-    :param may_delete: whether it may be of no use; another spider's crawl is.
+    :param may_delete: whether to advise it: not for another spider's crawl, and not for what
+        ``delete`` refuses as well.
     """
     way = " If it is a filter of ours, 'scrapy bloom delete' deletes it." if may_delete else ""
     return StateError(

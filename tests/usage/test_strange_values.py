@@ -237,6 +237,8 @@ def test_a_crawl_with_a_strange_number_is_refused_with_one_error_that_names_it(
         told = [bloom(asked(verb, target)) for verb in ("info", "info --json", "queue", "top")]
         if field in DAMAGE:
             told += [bloom(f"{verb} {target} {URLS[0]}") for verb in ("why", "forget")]
+            told.append(bloom(f"delete {target} --yes"))
+            assert "scrapy bloom delete'" not in "".join(told[-1][2])  # it has refused that itself
     assert {(code, *lines) for code, lines, _ in told} == {(2,)}
     damage = {**DAMAGE, **NO_NUMBER}[field]
     assert {sum(damage in error for error in errors) for *_, errors in told} == {1}
