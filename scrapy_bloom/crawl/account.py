@@ -15,7 +15,7 @@ class Account(NamedTuple):
     """What has become of the pages of a crawl, in all runs and workers.
 
     Attributes:
-        done: how many are done: a callback had them.
+        done: how many are done: a callback had them, or they have not changed (304).
         waiting: how many requests wait, or were taken by other workers.
         in_flight: how many this worker has taken.
         failures: how many have failed for each reason.

@@ -22,6 +22,7 @@ from scrapy_bloom.crawl.outcomes import (
     REDIRECTED,
     Reason,
     is_of_project,
+    is_unchanged,
     place_of,
     reason_of,
 )
@@ -246,6 +247,8 @@ class InFlight:
         if page is None or page.state is not State.ANSWERED:  # no response, or it counts already
             return
         if isinstance(error.value, HttpError):  # its status says why
+            if is_unchanged(error.value, request):
+                page.note(Event.REACHED)
             self._walls.note(request.url, page.reason)
         elif isinstance(error.value, IgnoreRequest):
             page.note(Event.ANSWERED, reason_of(error, request, self._statuses))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.exceptions import IgnoreRequest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from scrapy import Request
+    from scrapy.spidermiddlewares.httperror import HttpError
 
 MOST_MESSAGE: Final = 200
 """Characters of a failure's message that are stored."""
@@ -40,6 +42,8 @@ MOST_UNPARSED: Final = 100_000
 
 REDIRECTED: Final = "redirected to seen pages"
 """The kind of reason of a page whose redirect leads to a page that was seen."""
+
+_CONDITIONS: Final = "If-None-Match", "If-Modified-Since"
 
 _NOT_OF_PROJECTS: Final = {"asyncio", "scrapy", "scrapy_bloom", "twisted"}
 
@@ -79,6 +83,12 @@ class Reason(NamedTuple):
             message = ""
         name = type(error).__name__
         return cls(f"{name} in {place}" if place else name, encodable(message[:MOST_MESSAGE]))
+
+
+def is_unchanged(error: HttpError, request: Request) -> bool:
+    """Return whether the site has only said that a page is as the spider knows it."""
+    is_conditional = any(name in request.headers for name in _CONDITIONS)
+    return is_conditional and error.response.status == HTTPStatus.NOT_MODIFIED
 
 
 def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reason:

@@ -23,7 +23,7 @@ class State(IntEnum):
     BAD = 2
     """Its download has failed, and its errback may yet deal with that. Failed."""
     REACHED = 3
-    """A callback has its response. Done."""
+    """A callback has its response, or it has not changed. Done."""
     FAILED = 4
     """Whatever comes, it has failed. The next run fetches it again."""
     REPLACED = 5

@@ -255,6 +255,16 @@ async def test_what_is_ignored_forbidden_or_redirected_off_site_is_kept_until_it
         assert account() == {"done": 5}
 
 
+async def test_an_unchanged_page_is_done_if_that_was_asked_for(crawl_daily):
+    class Conditional(Parsing):
+        def request(self, response, href):
+            asked = {"If-None-Match": '"1"'} if href == "/asked" else {}
+            return response.follow(href, headers=asked)
+
+    pages = fan(asked=304, unasked=304)
+    await crawl_daily(Conditional, (pages, {"done": 2, "unparsed": 1}))
+
+
 class LogsIn(Parsing):
     """Logs in by a request of start(), as Scrapy's docs do; what it yields follows from that."""
 
