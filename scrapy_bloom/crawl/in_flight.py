@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.exceptions import CloseSpider
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
@@ -250,8 +250,8 @@ class InFlight:
             if is_unchanged(error.value, request):
                 page.note(Event.REACHED)
             self._walls.note(request.url, page.reason)
-        elif isinstance(error.value, IgnoreRequest):
-            page.note(Event.ANSWERED, reason_of(error, request, self._statuses))
+        elif (reason := reason_of(error, request, self._statuses)).unparsed:
+            page.note(Event.ANSWERED, reason)
         else:
             self._note(page, Event.LOST, Reason.of(error.value, place_of(error)))
 

@@ -1,10 +1,10 @@
 """How a page has ended: it is done once a callback has it. Otherwise it has a reason of two kinds.
 
 Failed is what the site or the project's code failed at, or may have: the next run fetches it.
-Unparsed is what no callback got by somebody's decision: a 404, ``IgnoreRequest``, a redirect to a
-page that was seen. It comes again only if somebody says so. While the spider closes, a download or
-a callback that fails leaves its page stored, to be fetched by the next run; a pipeline's error
-still fails it.
+Unparsed is what no callback got by somebody's decision: a 404, ``IgnoreRequest``, too large a body,
+a redirect to a page that was seen. It comes again only if somebody says so. While the spider
+closes, a download or a callback that fails leaves its page stored, to be fetched by the next run; a
+pipeline's error still fails it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scrapy import exceptions
 from scrapy.exceptions import IgnoreRequest
+from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
 from scrapy_bloom.values import encodable
@@ -42,6 +44,17 @@ MOST_UNPARSED: Final = 100_000
 
 REDIRECTED: Final = "redirected to seen pages"
 """The kind of reason of a page whose redirect leads to a page that was seen."""
+
+_CANCELLED: Final = getattr(exceptions, "DownloadCancelledError", CancelledError)
+"""Scrapy cancels only downloads above ``DOWNLOAD_MAXSIZE``; its older versions use Twisted's."""
+
+_TOO_LARGE: Final = "too large"
+
+_IGNORED: Final = {
+    "Forbidden by robots.txt": "robots.txt",
+    "exceeded DOWNLOAD_MAXSIZE": _TOO_LARGE,
+}
+"""The kinds of what Scrapy itself ignores, by a part of what it says."""
 
 _CONDITIONS: Final = "If-None-Match", "If-Modified-Since"
 
@@ -101,12 +114,15 @@ def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reaso
         status = getattr(answer, "status", None)
         return _of_status(status, unparsed=status not in statuses)
     error = answer.value
+    if isinstance(error, _CANCELLED):
+        return Reason(_TOO_LARGE, unparsed=True)
     if not isinstance(error, IgnoreRequest):
         return Reason.of(error)
     if request.meta.get("redirect_ttl") == 0:  # nobody has chosen to ignore an endless redirect
         return Reason("too many redirects", request.url[:MOST_MESSAGE])
-    if str(error) == "Forbidden by robots.txt":  # as Scrapy says it
-        return Reason("robots.txt", unparsed=True)
+    for part, kind in _IGNORED.items():
+        if part in str(error):
+            return Reason(kind, unparsed=True)
     return Reason.of(error)._replace(unparsed=True)
 
 

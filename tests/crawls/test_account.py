@@ -1,6 +1,7 @@
 """What becomes of pages when the site or the project's code fails: each is accounted for."""
 
 import asyncio
+import gzip
 import re
 from collections import Counter
 
@@ -263,6 +264,15 @@ async def test_an_unchanged_page_is_done_if_that_was_asked_for(crawl_daily):
 
     pages = fan(asked=304, unasked=304)
     await crawl_daily(Conditional, (pages, {"done": 2, "unparsed": 1}))
+
+
+async def test_what_is_too_large_is_not_fetched_again_packed_or_not(crawl_daily):
+    packed = gzip.compress(bytes(3000))
+    sized = bytes(3000), {"Content-Length": "3000"}
+    pages = fan(plain=bytes(3000), sized=sized, packed=(packed, {"Content-Encoding": "gzip"}))
+    day = pages, {"done": 1, "unparsed": 3}
+    _, site = await crawl_daily(Parsing, day, day, DOWNLOAD_MAXSIZE=2000)
+    assert [site.hits[f"/{name}"] for name in ("plain", "sized", "packed")] == [1, 1, 1]
 
 
 class LogsIn(Parsing):
