@@ -84,7 +84,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
     :param mode: ``rw``; ``ro``; or ``immutable``, to read it without its log.
     """
-    if mode == "ro" and not log_size(path):
+    if mode == "ro" and not (log_size(path) or path.with_name(f"{path.name}-shm").exists()):
         mode = "immutable"  # no writer, and SQLite need not create files beside it
     query = "mode=ro&immutable=1" if mode == "immutable" else f"mode={mode}"
     uri = f"file:{quote(os.fsencode(path.absolute()))}?{query}"

@@ -171,7 +171,7 @@ class LocalTarget:
         """
         with self._locked(), self._writing() as store:
             count = 0
-            for id_, failed in [*store.failed.stored()]:
+            for id_, failed in store.failed.stored():  # nothing is written before the end
                 if failed is None or not chosen(failed):
                     continue
                 count += 1

@@ -454,6 +454,19 @@ def test_a_reader_checks_only_what_it_reads(path):
         assert [reader.get(row) for row in rows] == [None, b"body"]
 
 
+def test_a_reader_that_comes_before_a_runs_first_commit_sees_one_commit_to_its_end(path):
+    with closing(Store(path, LocalFilter(500))) as store:
+        store.push(store.queue("0", None), b"body")
+    with closing(Store(path)) as run, file.reading(path) as reader:
+        before = file.read_counters(reader)
+        for _ in range(500):
+            run.push(run.queue("1", None), bytes(5000))
+        run.commit()
+        run.log.catch_up()
+        assert file.check_tally(reader)
+        assert file.read_counters(reader) == before
+
+
 def test_a_foreign_reader_with_an_open_transaction_only_makes_the_log_longer(path, monkeypatch):
     hasty(monkeypatch.setattr)
     run = Commits(path)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Timer
@@ -233,6 +234,20 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     code, lines, _ = bloom(f"queue {target}")
     assert lines[0] == "8 requests to be fetched, 0 of them in flight"
     assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
+
+
+@pytest.mark.usefixtures("job")
+def test_what_is_dropped_is_read_one_by_one(bloom):
+    job = open_job(Path("kept"), requests=True)
+    for number in range(50):
+        list_failed(job.store, Request(f"http://example.com/{number}", body=bytes(10**6)), "503")
+    job.close()
+    tracemalloc.start()
+    try:
+        assert bloom("queue kept --drop")[:2] == (0, ["50 requests marked as done"])
+        assert tracemalloc.get_traced_memory()[1] < 25e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("place", ["kept", "redis"])
