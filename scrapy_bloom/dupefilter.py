@@ -5,6 +5,7 @@ Under our scheduler the filter only logs and counts: the frontier decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,9 +44,16 @@ class BloomDupeFilter:
     The constructor opens nothing. :meth:`open` opens the filter; if it is never called, the first
     request does.
 
+    A subclass may have a ``request_seen`` of its own, which knows of pages from elsewhere, and asks
+    ``super()`` about all others. Every scheduler asks it first, also ours. If it raises under ours,
+    that is logged, and the page is fetched.
+
     Attributes:
         report: writes to stats and log, also for our scheduler.
+        own: the check of a subclass, None if there is none.
     """
+
+    own: Callable[[Request], bool] | None = None
 
     def __init__(self, crawler: Crawler) -> None:
         self._checks: Checks | Unfiltered | None = None  # until something is opened
@@ -56,6 +64,8 @@ class BloomDupeFilter:
         self.report = Report(crawler)
         self._shared_queue = False
         self._crawling = False  # scrapy-redis clears before a crawl, and after it to clean up
+        if type(self).request_seen is not BloomDupeFilter.request_seen:
+            self.own = self.request_seen
         self._scrapys = RFPDupeFilter(debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
 
     @classmethod
@@ -113,9 +123,8 @@ class BloomDupeFilter:
         """
         if self._refusal is not None:
             raise self._refusal
-        self._checks = Unfiltered(
-            self.report, BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
-        )
+        error = BloomError("scrapy_bloom.Scheduler checks only what is enqueued.")
+        self._checks = Unfiltered(self.report, None if self.own else error)
         return self._unclean
 
     def request_seen(self, request: Request) -> bool:
@@ -301,17 +310,18 @@ class Checks:
 class Unfiltered:
     """Stands in where no filter is asked, or none is open: every request is crawled.
 
-    :param error: why there is none.
+    :param error: why there is none; None if our scheduler asks next.
     """
 
-    def __init__(self, report: Report, error: Exception) -> None:
+    def __init__(self, report: Report, error: Exception | None) -> None:
         self._report = report
         self._error = error
 
     def check(self, request: Request) -> Verdict:
         """Return ``ERROR``: the request could not be checked."""
-        self._report.check_failed(request, self._error)
-        self._report.count(Verdict.ERROR)
+        if self._error is not None:
+            self._report.check_failed(request, self._error)
+            self._report.count(Verdict.ERROR)
         return Verdict.ERROR
 
     def withdraw(self, request: Request) -> None:

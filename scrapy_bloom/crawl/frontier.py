@@ -57,7 +57,8 @@ class Frontier:
     :param crawl: the crawl.
     :param backend: keeps them; it is open.
     :param memory: Scrapy's queue for requests that cannot be stored.
-    :param dupefilter: logs requests that turn out to be duplicates after they were accepted.
+    :param dupefilter: logs requests that turn out to be duplicates after they were accepted; its
+        own check, if it has one, is asked first.
     """
 
     def __init__(self, crawl: Crawl, backend: Backend, memory: Any, dupefilter: Any) -> None:
@@ -66,7 +67,8 @@ class Frontier:
         self._engine, self._in_flight = engine, crawl.in_flight
         self._identifier, self._waits = crawl.identifier, crawl.in_flight.waits
         self._backend, self._dupefilter = backend, dupefilter
-        self._judge = Judge(crawler, crawl.identifier, report, backend, shared=backend.shared)
+        judged_by = crawler, crawl.identifier, report, backend
+        self._judge = Judge(*judged_by, shared=backend.shared, own=dupefilter.own)
         self._ledger, self._offer = self._judge.ledger, backend.offer
         self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False

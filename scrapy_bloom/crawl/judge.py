@@ -57,6 +57,7 @@ class Judge:
     :param report: writes to stats and log.
     :param marks: what can be forgotten.
     :param shared: whether there may be others that are not known here.
+    :param own: the project's own check, which is asked first.
 
     Attributes:
         ledger: what has no answer yet.
@@ -71,7 +72,9 @@ class Judge:
         marks: Forgettable,
         *,
         shared: bool,
+        own: Callable[[Request], bool] | None = None,
     ) -> None:
+        self._own = own
         self._crawler, self._identifier, self._report = crawler, identifier, report
         self._identify, self._marks, self._shared = identifier.identify, marks, shared
         self.ledger, self.dropped = Ledger(), Dropped()
@@ -84,6 +87,8 @@ class Judge:
         meta = request.meta
         try:
             mark = self._identify(request)
+            if self._own is not None and self._own(request):
+                return self._drop(request, mark)
             if CHAIN in meta and mark.hex() in meta[CHAIN]:
                 self._report.count(EXEMPT)
                 return EXEMPT

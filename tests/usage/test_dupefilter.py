@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pytest
 from scrapy import Request
@@ -12,10 +13,10 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import Follower, crawl, messages
+from support.crawling import KEPT, Follower, at, crawl, messages
 from support.filters import contents
 from support.jobs import Session, page
-from support.sites import Pages
+from support.sites import Pages, fan
 
 from scrapy_bloom import BloomDupeFilter, CanonicalRequestFingerprinter
 from scrapy_bloom.local.job import new_filter
@@ -236,6 +237,33 @@ def test_the_fingerprinter_may_serve_all_of_scrapy():
         assert fingerprinter.fingerprint(Request(TRACKED)) == fingerprint(Request(PLAIN))
         assert crawl.seen(TRACKED, PLAIN) == [False, True]
     assert asked == [fingerprinter] * 3  # the filter has none of its own
+
+
+class InDatabase(BloomDupeFilter):
+    """Knows some pages from elsewhere, and cannot ask about one."""
+
+    def request_seen(self, request):
+        path = urlsplit(request.url).path
+        if path == "/broken":
+            raise OSError("no database")
+        return path in {"/known", "/target"} or super().request_seen(request)
+
+
+@pytest.mark.server
+@at("job", "kept job", "shared")
+async def test_a_check_of_a_subclass_is_asked_first_under_each_scheduler(place, caplog):
+    ours = place.get("SCHEDULER") == KEPT["SCHEDULER"]
+    pages = fan("known", "unknown", "target", **({"broken": []} if ours else {}), away="/target")
+    with Pages(pages) as site:
+        settings = place | {"DUPEFILTER_CLASS": InDatabase}
+        crawler = await crawl(Follower, settings, url=site.url + "/")
+        assert {path for path, hits in site.hits.items() if hits} == {*pages} - {
+            "/known",
+            "/target",
+        }
+    assert crawler.stats.get_value("bloom/errors", 0) == ours
+    assert crawler.stats.get_value("dupefilter/filtered") == 3
+    assert caplog.text.count("Could not check whether") == ours
 
 
 class FirstPathSegment(CanonicalRequestFingerprinter):
