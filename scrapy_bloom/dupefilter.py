@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.other_schedulers import (
     watch_pushes,
 )
 from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
-from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, is_inspection_command, refuse
+from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command, refuse
 from scrapy_bloom.errors import BloomError, SettingError
 from scrapy_bloom.local.job import set_aside_if_unclean
 from scrapy_bloom.local.plain import PlainFilter
@@ -237,7 +237,6 @@ class BloomDupeFilter:
         except Exception as error:  # raising would lose the page
             self._checks = Unfiltered(self.report, error)
             if isinstance(error, BloomError):
-                exit_with_error_code(self._crawler)
                 end_crawl(self._crawler, self.report, error)
         assert self._checks is not None  # set either way
         return self._checks

@@ -20,6 +20,7 @@ from scrapy_bloom.crawl.in_flight import InFlight
 from scrapy_bloom.crawl.other_schedulers import warn_if_not_shared
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy.crawler import (
+    exit_with_error_code,
     is_inspection_command,
     no_requests,
     refuse,
@@ -262,3 +263,4 @@ class Scheduler(ScrapyScheduler):
             self.df.close(reason)
             if not stored:
                 self.df.report.set(stats.NOT_STORED, 1)
+                exit_with_error_code(self.crawler)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scrapy_bloom.commands.output import as_text, moment, show, table
+from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.account import Account, listed
@@ -18,16 +19,21 @@ EXAMPLE = "job"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add_target(parser)
+    parser.add_argument(
+        "--finished", action="store_true", help="exit with 1 unless the crawl is finished"
+    )
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print the most important facts; as JSON, all of them."""
-    facts = target_of(project, args.target).info()
+    """Print the most important facts, as JSON all; with --finished return 1 unless it is that."""
+    facts = (target := target_of(project, args.target)).info()
+    if args.finished and "account" not in facts:
+        raise no_requests(target.name)
     if "last_run" in facts:
         facts["last_run"] = last_run(facts)
     known = {name: value for name, value in facts.items() if value not in (None, "", {})}
     show(args, known, table(_summary(facts, line_for(args, "queue", "--failed"))))
-    return 0
+    return 1 if args.finished and facts["last_run"] != "finished" else 0
 
 
 def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
@@ -36,8 +42,8 @@ def _summary(facts: dict[str, Any], line: str) -> Iterator[tuple[str, str]]:
     :param line: the command that shows what has failed.
     """
     yield "target", facts["target"]
-    yield from owner(facts)
     yield from status(facts)
+    yield from owner(facts)
     yield from progress(facts)
     if facts.get("account", {}).get("failed"):
         yield "failed list", line
@@ -65,11 +71,15 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def last_run(facts: dict[str, Any]) -> str:
-    """Return how the last run has ended: one that has left nothing to fetch is finished."""
+    """Return how the last run has ended, or that there is one.
+
+    It is finished if ``start()`` is through and nothing waits or is in flight: then workers that
+    are still there only have to leave.
+    """
     run: str = facts.get("last_run", "")
-    account = Account.of(facts["account"]) if "account" in facts else None
-    if run.startswith("running") or run == "killed" or account is None:
+    if not facts.get("through") or "account" not in facts:
         return run
+    account = Account.of(facts["account"])
     return run if account.waiting + account.in_flight else "finished"
 
 
@@ -77,10 +87,7 @@ def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield how the last run has ended, or that a job is running."""
     if "written" in facts:
         run, written = last_run(facts), moment(facts["written"])
-        if run.startswith("running"):
-            yield "status", f"{run}; last commit {written}"
-        else:
-            yield ("last run", f"{run}; last written {written}") if run else ("written", written)
+        yield ("status", f"{run}; last written {written}") if run else ("written", written)
 
 
 def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str]]:

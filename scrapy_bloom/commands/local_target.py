@@ -44,6 +44,7 @@ from scrapy_bloom.local.notes import (
     PID,
     REQUESTS,
     STORED,
+    THROUGH,
     read_notes,
 )
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
@@ -108,6 +109,7 @@ class LocalTarget:
             if PID in meta:
                 clean = file.read_counters(database).clean
                 facts["last_run"] = _last_run(self.path, meta, clean)
+                facts["through"] = bool(clean and meta.get(THROUGH))
             if meta.get(KIND) == REQUESTS:
                 queues = {path: id_ for id_, path, _ in file.rows(database, "queues")}
                 later = count_in(database, queues[LATER]) if LATER in queues else 0
@@ -312,7 +314,7 @@ def _last_commit(path: Path) -> float:
 def _last_run(path: Path, meta: Mapping[str, Any], clean: int) -> str:
     """Return how the last run ended, or that it is running: it locks its job directory."""
     if clean:
-        return "stopped cleanly"
+        return "stopped"
     return f"running as process {meta[PID]}" if is_in_use(path.parent) else "killed"
 
 

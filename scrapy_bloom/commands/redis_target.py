@@ -125,8 +125,8 @@ class RedisTarget:
         if state.plan.order:
             account = reader.account(state.counts).facts()
             facts |= {"account": account, **reader.schedule(_HOSTS)}
-            if not state.alive:
-                facts |= {"last_run": "no worker is left", "written": state.heard}
+            run = "running" if state.alive else "killed" if state.leases else "stopped"
+            facts |= {"last_run": run, "through": state.through, "written": state.heard}
         return facts
 
     def failed(self) -> Iterator[tuple[Failed, Decoded]]:

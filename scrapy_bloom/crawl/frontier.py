@@ -231,6 +231,7 @@ class Frontier:
             self._crawler.signals.disconnect(do, signal=signal)
         self._items.log_kept(len(self._ledger))  # they stay stored, with all they led to
         self._items.export_held()  # of other pages that stay stored
+        self._report.through &= not len(self._memory)  # else only start() may yield that again
         return await self._backend.close()
 
     # Requests that arrive
@@ -343,12 +344,14 @@ class Frontier:
         return self._backend.unsaid > MOST_UNSAID or self._items.failing or self._again_at > 0
 
     async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pause ``start()`` while nothing is sent that is stored."""
+        """Pause ``start()`` while nothing is sent that is stored; note whether it is through."""
+        self._report.through = False
         async for each in start:
             yield each
             while self._on_hold and not (self._closing or self._engine.closing):
                 self._arm()
                 await maybe_deferred_to_future(pause(_PAUSE))
+        self._report.through = True
 
     @property
     def _busy(self) -> bool:

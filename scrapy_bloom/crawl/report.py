@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.scrapy.crawler import close_spider
+from scrapy_bloom.crawl.scrapy.crawler import close_spider, exit_with_error_code
 from scrapy_bloom.errors import BloomError
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted, visible, write_size, write_span
@@ -57,6 +57,7 @@ class Report:
 
     Attributes:
         account: what has become of all pages, once a crawl that stores its requests is closed.
+        through: whether all that ``start()`` yields is stored, or was.
         unlisted: why requests have failed that were only in memory, and that no page led to.
     """
 
@@ -73,6 +74,7 @@ class Report:
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
         self._ends = False
         self.account: Account | None = None
+        self.through = False
         self.unlisted: Counter[str] = Counter()
         self._said: set[str] = set()
 
@@ -221,8 +223,10 @@ class Report:
         if account is None:
             text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"
-        left = account is not None and account.waiting  # for other workers, or another run
-        ended = "finished" if reason == "finished" and not left else "stopped"
+        finished = reason == "finished"
+        if account is not None:  # nothing is left for other workers, or another run
+            finished = self.through and not account.waiting
+        ended = "finished" if finished else "stopped"
         self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
         if reason == "finished" and account is not None and not account.pages:
             self.warn(
@@ -348,6 +352,7 @@ def end_crawl(crawler: Crawler, report: Report, error: BloomError) -> None:
     Use it in the middle of a crawl, where raising would lose a request.
     """
     if report.ends(error):
+        exit_with_error_code(crawler)
         try:
             close_spider(crawler, error.reason)
         except Exception as failure:  # an engine error; the crawl continues

@@ -22,7 +22,7 @@ from scrapy_bloom.crawl.history import START, TRIES
 from scrapy_bloom.crawl.later import REST
 from scrapy_bloom.crawl.outcomes import APART, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
-from scrapy_bloom.crawl.scrapy.crawler import exit_with_error_code, write_no_state
+from scrapy_bloom.crawl.scrapy.crawler import write_no_state
 from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import Unstorable, read_fields, read_request, write_fields
 from scrapy_bloom.crawl.whose import writer_of
@@ -31,7 +31,7 @@ from scrapy_bloom.file import log_size
 from scrapy_bloom.local.failed import Reasons
 from scrapy_bloom.local.feeds import FeedNotes, cut_feeds
 from scrapy_bloom.local.job import Identity, Job, file_in
-from scrapy_bloom.local.notes import DONE, FEEDS, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN
+from scrapy_bloom.local.notes import DONE, FEEDS, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.local.starts import Start
@@ -353,6 +353,7 @@ class LocalBackend(Backend):
         self._note_seen()
         self.feeds.note()
         self.feeds.close()
+        self._store.meta[THROUGH] = int(self._report.through)
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now
         self._report.account = account._replace(
@@ -438,7 +439,6 @@ class LocalBackend(Backend):
         """Stop writing: the file cannot be trusted, or is not ours alone. End the crawl."""
         if not self.broken:
             self.broken = True
-            exit_with_error_code(self._crawler)
             write_no_state(self._crawler)  # it would not be that of the last commit
             end_crawl(self._crawler, self._report, error)
 

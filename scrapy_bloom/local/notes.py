@@ -46,6 +46,9 @@ DONE: Final = "done"
 NOT_KEPT: Final = "not kept"
 """How many unparsed pages there were that are not kept."""
 
+THROUGH: Final = "through"
+"""Whether the last run has closed the file with all stored that its ``start()`` yields."""
+
 FEEDS: Final = "feeds"
 """Where the feeds ended to which this run appends, as JSON."""
 
@@ -68,7 +71,7 @@ def _has_numbers(value: Any, count: int) -> bool:
 
 _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(
-        (PID, RUNS, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT),
+        (PID, RUNS, STORED, IN_FLIGHT, SEEN, DONE, NOT_KEPT, THROUGH),
         ("a number, not negative", lambda v: isinstance(v, int) and v >= 0),
     ),
     KIND: (f"{REQUESTS!r} or {FILTER!r}", (REQUESTS, FILTER).__contains__),

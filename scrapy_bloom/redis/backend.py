@@ -378,7 +378,8 @@ class RedisBackend(Backend):
         """Put back what is not done, and release the lease."""
         write_stats(self._report, self._queue)
         self._report.describe(self.info())
-        account = await run_beside(self._queue.close)
+        through = self._report.through and not (self.broken or self._queue.has_work)
+        account = await run_beside(partial(self._queue.close, through=through))
         if not self.broken:
             self._report.account = account = account or self.account()
             warn_of_failed(self._report, account, self._spider.name)

@@ -72,6 +72,8 @@ class State:
         leases: of workers, in how many seconds each ends, negative if it has ended.
         dead: the other workers, each since when.
         heard: when a worker was last heard, in seconds since 1970; 0 if none ever was.
+        through: whether a worker has left with all stored that ``start()`` yields, and none has
+            come since.
         secret: the key of its probes.
     """
 
@@ -82,6 +84,7 @@ class State:
     leases: Mapping[str, float]
     dead: Mapping[str, float]
     heard: float
+    through: bool
     secret: bytes = field(repr=False)
 
     @classmethod
@@ -105,7 +108,8 @@ class State:
         live = [row for row in slices if row.since > ended] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        return cls(found["epoch"], plan, live, counts, leases, dead, found["heard"], secret)
+        last = found["heard"], found["through"]
+        return cls(found["epoch"], plan, live, counts, leases, dead, *last, secret)
 
     @property
     def alive(self) -> list[str]:
@@ -138,7 +142,8 @@ def check_format(program: bytes, number: bytes, place: str) -> None:
 
 def _read_fields(header: Mapping[str, bytes], place: str) -> dict[str, Any]:
     """Return what the fields of a header say: see :meth:`State.read`."""
-    found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0) | {"heard": 0.0}
+    found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0)
+    found |= {"heard": 0.0, "through": False}
     name = ""
     try:
         for name in {**dict.fromkeys(_NEEDED), **header}:
@@ -191,6 +196,7 @@ _READS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "window": float,
     "epoch": bytes.decode,
     "heard": float,
+    "through": bool,
     "w:": _read_worker,
 }
 """What reads the field of a header; fields of workers begin so."""

@@ -244,14 +244,17 @@ class SharedQueue:
         counts = self.worker.counts
         return not (self.has_work or counts.waiting or counts.taken or counts.more)
 
-    def close(self) -> Account | None:
+    def close(self, *, through: bool = False) -> Account | None:
         """Put back what was taken and is not done, and release the lease.
 
+        :param through: whether all that ``start()`` yields is stored, or was.
         :returns: what has become of all pages, if the server says so.
         """
         calls = (self.next_call,) if self._call is None else (self._call, self.next_call)
         unheard = b"".join(call.said_of for call in calls)  # it may still have them
-        account = self._account() if self.worker.close(self.taken, unheard) else None
+        account = (
+            self._account() if self.worker.close(self.taken, unheard, through=through) else None
+        )
         self.link.close()
         return account
 

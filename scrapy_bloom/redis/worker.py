@@ -356,23 +356,29 @@ class Worker:
         """The worker's name at this key."""
         return self._lives[1]
 
-    def leave(self, taken: Iterable[Taken] = (), unheard: bytes = b"") -> bool:
+    def leave(
+        self, taken: Iterable[Taken] = (), unheard: bytes = b"", *, through: bool = False
+    ) -> bool:
         """Put back what this worker has taken, and deregister it.
 
         :param unheard: ids of what it has taken and the server may not know to have ended.
+        :param through: whether all that ``start()`` yields is stored, or was.
         :returns: whether the server still has all that it has told this worker.
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
         ids = b"".join(each.id for each in latest_first) + unheard
         unused = b"".join(each.id for each in latest_first if not each.reached)
-        word, *_ = self._link.run("leave", self._key, *self._lives, ids, unused)
+        said = ids, unused, int(through)
+        word, *_ = self._link.run("leave", self._key, *self._lives, *said)
         return bool(word == b"ok")
 
-    def close(self, taken: Iterable[Taken] = (), unheard: bytes = b"") -> bool:
+    def close(
+        self, taken: Iterable[Taken] = (), unheard: bytes = b"", *, through: bool = False
+    ) -> bool:
         """Leave, at the end; return as :meth:`leave` does, False if there was no answer."""
         try:
-            return self.leave(taken, unheard)
+            return self.leave(taken, unheard, through=through)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
             return False

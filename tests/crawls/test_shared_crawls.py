@@ -204,6 +204,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         if policy == "close":
             assert workers.wait() == ["bloom_backend"] * 2
             assert [run.stat("bloom/not_stored") for run in workers.runs] == [1] * 2
+            assert [run.end() for run in workers.runs] == [1] * 2
             start_again(server)
             for run in workers.runs:
                 had |= pages_of(site, taken_by(server, run.pid))
@@ -348,7 +349,7 @@ def test_redis_goes_away_in_the_middle_of_a_crawl_whose_queue_is_elsewhere(
     with Crawl(site, own_server, tmp_path, **settings) as crawl:
         site.when(50, own_server.kill)
         run = crawl.join()
-        run.end()
+        assert run.end() == 1
     assert run.reason == "bloom_backend"
     assert site.missed
     assert run.log.count("] ERROR:") == run.stat("log_count/ERROR") == 1

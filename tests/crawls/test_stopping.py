@@ -9,7 +9,17 @@ import threading
 import pytest
 from scrapy import Request, signals
 from scrapy.exceptions import CloseSpider
-from support.crawling import Follower, close, crawl, download, kept, make_crawler, placed, visit
+from support.crawling import (
+    Follower,
+    close,
+    crawl,
+    download,
+    kept,
+    make_crawler,
+    placed,
+    target_of,
+    visit,
+)
 from support.internals import unsaid_in
 from support.queues import undone
 from support.sites import Pages, fan
@@ -95,6 +105,57 @@ class Enough(Follower):
         if len(self.parsed) == self.pages:
             raise CloseSpider("enough")
         yield from super().parse(response)
+
+
+class Fails(Follower):
+    """Its start() fails after its first request."""
+
+    async def start(self):
+        yield Request(self.url)
+        raise OSError("no list of pages")
+
+
+class InMemory(Follower):
+    """Stops while a start request waits that cannot be stored."""
+
+    async def start(self):
+        later = {"bloom_delay": "1h"}
+        yield Request(self.url, lambda _: None, dont_filter=True, meta=later)
+        yield Request(self.url, self.leave, dont_filter=True)
+
+    def leave(self, _):
+        close(self.crawler)
+
+
+async def test_a_script_can_ask_whether_a_crawl_is_finished(storage, bloom, caplog):
+    caplog.set_level(logging.INFO)
+
+    def ask():
+        code, lines, _ = bloom(f"info {target_of(storage)} --finished")
+        return code, re.match("status +([a-z]+)", lines[1])[1]
+
+    class Asks(Follower):
+        def parse(self, response):
+            asked.append(ask())
+            yield from super().parse(response)
+
+    asked, stopped, finished = [], (1, "stopped"), (0, "finished")
+    with Pages(fan(*range(20), bad=503)) as site:
+        for spider, expected in (
+            (Enough, stopped),  # pages wait
+            (Fails, stopped),  # nothing waits, but start() might have yielded more
+            (Asks, finished),  # what has failed is fetched again, but not waited for
+            (InMemory, stopped),
+            (Follower, finished),
+        ):
+            caplog.clear()
+            await crawl(spider, storage, url=site.url + "/")
+            assert ask() == expected, spider
+            assert f"Crawl {expected[1]}: " in caplog.text
+        site.pages["/new"] = []
+        await crawl(Asks, storage, url=site.url + "/new")
+    assert {*asked} == {(1, "running")}
+    assert bloom(f"queue {target_of(storage)} --failed")[0] == 1
 
 
 @pytest.mark.each_scrapy

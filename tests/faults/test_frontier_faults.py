@@ -54,12 +54,12 @@ def test_a_crawl_on_a_full_disk_waits_and_survives_a_kill_or_a_stop(project, end
     with LocalSite(pages=150, links=6) as site:
         run = crawl_until_full(project, site, **PASSES)
         getattr(run, ends)()
-        run.end()
+        code = run.end()
         if ends == "kill":
             # A small commit may find room, and the next one none, or be the last before the kill.
             assert run.log.count(FULL) - run.log.count("commits work again") in (0, 1)
         else:
-            assert run.stat("bloom/not_stored") == 1
+            assert (code, run.stat("bloom/not_stored")) == (1, 1)
             assert run.log.count("the last changes could not be stored") == 1
         # Only where Scrapy stores the spider's state, for which there is no room either.
         assert run.log.count("Traceback") == run.log.count("extensions/spiderstate.py"), run.log

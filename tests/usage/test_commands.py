@@ -373,7 +373,7 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
     crawl = open_job(job)
     os.utime(job / "bloom.sqlite", (0, 0))  # what was committed since is in the log
     shown = fields(bloom("info job")[1])["status"]
-    assert shown.startswith(f"running as process {os.getpid()}; last commit 20")
+    assert shown.startswith(f"running as process {os.getpid()}; last written 20")
     assert seen(bloom, "job", fingerprints(1)) == [True]
     before = everything(job)
     for line in (f"add job {URLS[0]}", f"forget job {URLS[0]}", "delete job --yes"):
@@ -382,14 +382,14 @@ def test_a_job_in_use_is_looked_at_and_not_changed(bloom, job):
         assert "is using this job directory" in error
     assert everything(job) == before
     crawl.close()
-    assert fields(bloom("info job")[1])["last run"].startswith("stopped cleanly; last written 20")
+    assert fields(bloom("info job")[1])["status"].startswith("stopped; last written 20")
     crawl = open_job(job)  # runs as long as it holds its lock, whichever process has its number
     for number in 2**22 + 1, os.getpid():  # no number is as high as the first one
         crawl.store.meta[PID] = number
         crawl.store.commit()
         assert fields(bloom("info job")[1])["status"].startswith(f"running as process {number}; ")
     crawl.abandon()
-    assert fields(bloom("info job")[1])["last run"].startswith("killed; ")
+    assert fields(bloom("info job")[1])["status"].startswith("killed; ")
 
 
 def test_a_crawl_starts_while_a_command_tries_its_lock(job, monkeypatch):
@@ -479,10 +479,23 @@ def test_a_full_disk_leaves_what_was_there(bloom, job, line):
     )
 
 
+def test_workers_that_are_killed_have_finished_nothing(bloom, server):
+    crawl = SharedCrawl(server)
+    crawl.offer()
+    for change, said in ((), "running"), (("hset", "0 1 0"), "killed"), (("hdel",), "stopped"):
+        if change:
+            command, *value = change
+            key = crawl.target.partition("#")[2]
+            getattr(server.client(), command)(key, f"w:{crawl.worker.name}", *value)
+        code, lines, _ = bloom(f"info {crawl.target} --finished")
+        assert (code, fields(lines)["status"].partition(";")[0]) == (1, said)
+
+
 @pytest.mark.parametrize("requests", [False, True])
 def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, job, requests):
     folder = kept_job(job.parent / "kept") if requests else job
     open_job(folder, requests=requests).abandon()
     assert bloom(f"add {folder} {URLS[0]}")[0] == 0
-    assert fields(bloom(f"info {folder}")[1])["last run"].startswith("killed")
+    assert fields(bloom(f"info {folder}")[1])["status"].startswith("killed")
+    assert bloom(f"info {folder} --finished")[0] == 2 - requests  # others' queues: unknown
     assert bloom(f"why {folder} {URLS[0]}")[0] == 0

@@ -231,7 +231,7 @@ def test_a_job_is_watched_beside_its_crawl(bloom, job, monkeypatch):
     assert printed[-1].startswith("left alone   busy.test until ")
     assert "\x1b" not in "".join(printed)
     crawl.close()
-    assert told(bloom, job)["last_run"] == "stopped cleanly"
+    assert told(bloom, job)["last_run"] == "stopped"
 
 
 def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server, key):
@@ -283,7 +283,7 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
     share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
     lines = bloom(f"top {target} --interval 0.1")[1]
     assert f"duplicates   {share}" in lines
-    assert lines[2].startswith(f"last run     finished; last written {finished} ")
+    assert lines[2].startswith(f"status       finished; last written {finished} ")
 
 
 def test_a_killed_run_has_counted_its_duplicates(bloom, project):

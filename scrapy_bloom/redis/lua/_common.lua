@@ -21,6 +21,7 @@
 --   came             when a worker came last that found no other one
 --   began            when this run began: see come() in _workers.lua
 --   retried          how many requests it has put back of those that failed before; not there before the first one
+--   through          "1" if a worker has left after all that start() yields was stored, and none has come since
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   heard_since      since when workers have been heard without a gap

@@ -42,6 +42,7 @@ end
 -- does so goes on for an hour: else a worker that comes every minute keeps all of them from the end of the crawl.
 local function come(worker, lease)
   mend_dates()
+  call('HDEL', header, 'through')
   local began, retried = unpack(call('HMGET', header, 'began', 'retried'))
   local alone = true
   for name, other in pairs(read_workers()) do

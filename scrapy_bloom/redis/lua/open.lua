@@ -76,6 +76,8 @@ if epoch == old_epoch then
   end
 end
 
+if old_epoch ~= '' and not whole then call('HDEL', header, 'through') end  -- it runs its start() again
+
 local answer = call('HMGET', header, 'program', 'format', 'epoch', 'plan', 'first', 'slices', 'window', 'order',
   'waiting', 'taken', 'failed', 'unparsed', 'forgotten', 'seq')
 for i = 1, 14 do answer[i] = answer[i] or '' end
