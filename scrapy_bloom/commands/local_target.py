@@ -220,7 +220,7 @@ class LocalTarget:
         if not new:
             self._check_there()
             read_meta(self.path)
-        with lock_job(self.path.parent):
+        with lock_job(self.path.parent, "Stop it first; nothing was changed."):
             yield
 
     @contextmanager

@@ -73,8 +73,8 @@ def _what_next(failed: Failed) -> str:
     """Say when a page that no callback got is fetched again, or that it is not by itself."""
     if failed.unparsed:
         put_back = "put back by: scrapy bloom queue --retry"
-        if failed.tries:
-            return f"given up after {counted(failed.tries, 'run')}, {put_back}"
+        if failed.is_given_up:
+            return f"given up after {counted(failed.tries, 'run')}, {put_back} --given-up"
         return f"{put_back} --reason {shlex.quote(failed.kind)}"
     left = MOST_RUNS - failed.tries
     apart = f"{'each ' if left > 1 else ''}at least an hour after the last"

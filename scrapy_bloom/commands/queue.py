@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from scrapy_bloom.commands.output import moment, show, table
 from scrapy_bloom.commands.places import no_requests
@@ -23,18 +23,20 @@ from scrapy_bloom.values import counted
 
 EXAMPLE = "job --peek 5"
 
+_LISTS: Final = {"failed": "on the failed list", "given-up": "given up"}
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add_target(parser)
     parser.add_argument("--peek", type=int, default=10, metavar="N", help="show the first N")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--failed",
-        action="store_true",
-        help="show the failed list instead; exit with 1 if it is not empty",
-    )
-    which.add_argument("--unparsed", action="store_true", help="show what no callback got")
+    for kind, text in (
+        ("failed", "show the failed list instead; exit with 1 if it is not empty"),
+        ("unparsed", "show what no callback got"),
+        ("given-up", "show what of that has failed in three runs"),
+    ):
+        which.add_argument(f"--{kind}", dest="shown", action="store_const", const=kind, help=text)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--retry", action="store_true", help="have the failed list fetched again")
     what.add_argument("--drop", action="store_true", help="accept the failed list as done")
@@ -46,8 +48,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, project: Project) -> int:
     """Print the queue; with --failed the failed list, and return 1 if that is not empty."""
     target = target_of(project, args.target)
-    if args.reason and not (args.failed or args.unparsed or args.retry or args.drop):
-        raise SettingError("--reason needs --failed, --unparsed, --retry or --drop")
+    if args.reason and not (args.shown or args.retry or args.drop):
+        raise SettingError("--reason needs --failed, --unparsed, --given-up, --retry or --drop")
     if args.peek < 0:
         raise SettingError(f"--peek = {args.peek}: must be 0 or more")
     if args.retry or args.drop:
@@ -58,18 +60,17 @@ def run(args: Namespace, project: Project) -> int:
             reasons = Counter(account["failures"]) + Counter(account["decisions"])
             text += f"; --reason may be one of {listed(reasons)}" if reasons else ""
         show(args, {name: count}, [text])
-        return 0
+        return 0 if count or not args.reason else 1
     facts = target.info()
     if "account" not in facts:
         raise no_requests(target.name)
-    if args.failed or args.unparsed:
+    if args.shown:
         failed = (each for each in target.failed() if _is_shown(args, each[0]))
         shown = [*islice(failed, args.peek)]
         count = len(shown) + sum(1 for _ in failed)
-        name = "failed" if args.failed else "unparsed"
-        facts = {"count": count, name: [_facts(*each) for each in shown]}
+        facts = {"count": count, args.shown: [_facts(*each) for each in shown]}
         show(args, facts, _failed_lines(args, shown, count))
-        return 1 if count and args.failed else 0
+        return 1 if count and args.shown == "failed" else 0
     first = target.upcoming(args.peek)
     waiting, in_flight = facts["account"]["waiting"], facts["account"]["in_flight"]
     summary = {name: facts[name] for name in ("later", "next_due")}
@@ -87,7 +88,12 @@ def run(args: Namespace, project: Project) -> int:
 
 def _is_shown(args: Namespace, failed: Failed) -> bool:
     """Return whether a request is on the list that is shown."""
-    return failed.unparsed is not args.failed and matches(failed.kind, args.reason)
+    is_there = {
+        "failed": not failed.unparsed,
+        "unparsed": failed.unparsed,
+        "given-up": failed.is_given_up,
+    }
+    return is_there[args.shown] and matches(failed.kind, args.reason)
 
 
 def _chooser(args: Namespace) -> Callable[[Failed], bool]:
@@ -95,11 +101,11 @@ def _chooser(args: Namespace) -> Callable[[Failed], bool]:
 
     Without more that is what has failed, also what is given up for it.
     """
-    if args.failed or args.unparsed:
+    if args.shown:
         return partial(_is_shown, args)
     if args.reason:
         return lambda each: matches(each.kind, args.reason)
-    return lambda each: not each.unparsed or bool(each.tries)
+    return lambda each: not each.unparsed or each.is_given_up
 
 
 def _facts(failed: Failed, request: Decoded) -> dict[str, Any]:
@@ -112,9 +118,9 @@ def _failed_lines(
     args: Namespace, shown: list[tuple[Failed, Decoded]], count: int
 ) -> Iterator[str]:
     why = ("--reason", args.reason) if args.reason else ()
-    which = "--failed" if args.failed else "--unparsed"
+    which = f"--{args.shown}"
     if not count:
-        yield "No request is on the failed list." if args.failed else "No request is unparsed."
+        yield f"No request is {_LISTS.get(args.shown, args.shown)}."
         return
     if shown:
         yield from _failed_table(shown)
@@ -122,10 +128,10 @@ def _failed_lines(
     if count > len(shown):
         line = line_for(args, "queue", which, *why, "--peek", str(count))
         yield f"{len(shown):,} of {count:,} shown. All: {line}"
-    if args.failed:
+    if args.shown == "failed":
         yield "The next run fetches them again, until they have failed in three."
     else:
-        line = line_for(args, "queue", "--retry", *(why or (which,)))
+        line = line_for(args, "queue", "--retry", which, *why)
         yield f"They are not fetched again by themselves. To fetch them: {line}"
 
 

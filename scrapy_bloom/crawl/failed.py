@@ -80,6 +80,11 @@ class Failed(NamedTuple):
         way = (*way, *seen) if unparsed else ()
         return cls(reason.kind, reason.message, now, tries, worker, unparsed, way, body)
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it has failed in so many runs that it is not fetched again by itself."""
+        return self.unparsed and self.tries > 0
+
     def retried(
         self,
         *,

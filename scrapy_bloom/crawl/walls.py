@@ -51,9 +51,9 @@ class Walls:
             queue = f"scrapy bloom queue --spider {shlex.quote(self._report.spider_name)}"
             self._report.warn(
                 f"{_IN_A_ROW} pages of {host or 'one host'} in a row were not parsed ({name}): the"
-                f" site may want a login, or block this crawl. '{queue} --unparsed' lists them;"
-                f" '{queue} --retry --reason {shlex.quote(reason.kind)}' has the next run fetch"
-                f" them again."
+                f" site may want a login, or block this crawl. '{queue} --unparsed' lists them."
+                f" First have the spider log in, or be slower: then '{queue} --retry --reason"
+                f" {shlex.quote(reason.kind)}' has the next run fetch them again."
             )
 
 

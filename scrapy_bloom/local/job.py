@@ -395,10 +395,13 @@ def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
         return Identity(**json.loads(meta[IDENTITY]))
 
 
-def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
+def lock_job(
+    folder: Path, way: str = "Wait until it has stopped, or choose another JOBDIR."
+) -> AcquireReturnProxy[FileLock]:
     """Lock a job directory as a crawl does, so that no crawl can start in it.
 
     :param folder: where its file is, which a job directory may only link to.
+    :param way: what to do if a crawl is using it.
     :raises JobInUseError: if a crawl is using it.
     :raises StateError: if it cannot be locked.
     """
@@ -414,7 +417,7 @@ def lock_job(folder: Path) -> AcquireReturnProxy[FileLock]:
             who = "another spider of this process"
         raise JobInUseError(
             f"{folder}: {who} is using this job directory. Only one crawl at a time can use it."
-            f" Wait until it has stopped, or choose another JOBDIR."
+            f" {way}"
         ) from None
     except OSError as error:
         raise file.unusable(folder, error) from error

@@ -24,6 +24,7 @@ from support.waiting import PATIENCE
 from testbed.localredis import keys
 
 from scrapy_bloom.commands import VERBS, runner
+from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local import job as job_module
 from scrapy_bloom.local.job import LOCK, lock_job
@@ -226,7 +227,8 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     assert bloom(f"queue {target} --drop --reason 503") == (0, [dropped], [])
     assert told(bloom, target)["account"]["done"] == 12
     for typo in "503", "ValueErr", "404 --unparsed":
-        (line,) = bloom(f"queue {target} --retry --reason {typo}")[1]
+        code, (line,), _ = bloom(f"queue {target} --retry --reason {typo}")
+        assert code == 1
         assert line == "0 requests put back; --reason may be one of 8 \u00d7 ValueError in parse"
     assert bloom(f"queue {target} --drop --unparsed --reason ValueError")[1][0][:2] == "0 "
     assert bloom(f"queue {target} --retry") == (0, ["8 requests put back"], [])
@@ -234,6 +236,22 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     code, lines, _ = bloom(f"queue {target}")
     assert lines[0] == "8 requests to be fetched, 0 of them in flight"
     assert {line.split()[-1] for line in lines[-8:]} < {*URLS}
+
+
+@pytest.mark.usefixtures("job")
+def test_what_is_given_up_can_be_put_back_alone(bloom):
+    job = open_job(Path("kept"), requests=True)
+    for tries in 1, 3:
+        list_failed(job.store, Request(f"http://example.com/{tries}"), tries=tries)
+    row = job.store.push(job.store.queue("0", None), b"")
+    job.store.fail(row, Failed.of(b"", Reason("404", unparsed=True), time.time()))
+    job.close()
+    code, lines, _ = bloom("queue kept --given-up")
+    assert (code, lines[1].split()[-1]) == (0, "http://example.com/3")
+    assert lines[-1].endswith("To fetch them: scrapy bloom queue kept --retry --given-up")
+    assert bloom("queue kept --retry --given-up")[1] == ["1 request put back"]
+    assert bloom("queue kept --given-up")[1] == ["No request is given up."]
+    assert told(bloom, "kept")["account"]["decisions"] == {"404": 1}
 
 
 @pytest.mark.usefixtures("job")
@@ -284,6 +302,7 @@ def test_a_change_of_nothing_or_beside_a_crawl_writes_nothing(bloom, server, pla
             code, lines, (error,) = bloom(f"queue {target} --{act}")
             assert (code, lines) == (2, [])
             assert ("using this job directory" if place == "kept" else "uses this crawl") in error
+            assert "choose another" not in error
     assert told(bloom, target)["account"]["failed"] == 20
 
 

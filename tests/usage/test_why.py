@@ -41,7 +41,7 @@ AGAIN = (
     "the next run fetches it again; it is given up after 2 more failed runs, each at least an hour"
     " after the last"
 )
-GIVEN_UP = "given up after 3 runs, put back by: scrapy bloom queue --retry"
+GIVEN_UP = "given up after 3 runs, put back by: scrapy bloom queue --retry --given-up"
 
 
 @pytest.fixture(autouse=True)
