@@ -29,7 +29,7 @@ REDIRECT_EXEMPT: Final = Stat(
     "bloom/redirect_exempt", "of these, seen before only in their own chain of redirects: crawled"
 )
 ERRORS: Final = Stat("bloom/errors", "of these, not checked because of an error: crawled")
-RESTORED: Final = Stat("bloom/restored", "pages known from earlier runs at the start")
+RESTORED: Final = Stat("bloom/restored", "marks from earlier runs at the start")
 UNCLEAN_STOP: Final = Stat("bloom/unclean_stop", "1 if the last run was killed")
 NOT_STORED: Final = Stat("bloom/not_stored", "1 if something could not be stored at the end")
 NOT_FORGOTTEN: Final = Stat(
@@ -69,7 +69,7 @@ REQUEUED: Final = Stat(
 )
 
 FROM_INFO: Final = {
-    "items": Stat("bloom/known", "pages known, from this run and earlier ones"),
+    "items": Stat("bloom/known", "marks, from this run and earlier ones"),
     "bytes": Stat("bloom/bytes", "memory that the filter takes"),
     "expected_lost": Stat(
         "bloom/expected_lost",

@@ -95,7 +95,7 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
 
     :param change: of what waits.
     """
-    yield "pages known", as_text(facts["items"])
+    yield "marks", as_text(facts["items"])
     if "account" in facts:
         account = Account.of(facts["account"])
         if links := account.seen + account.pages:

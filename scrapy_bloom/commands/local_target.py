@@ -113,8 +113,9 @@ class LocalTarget:
             if meta.get(KIND) == REQUESTS:
                 queues = {path: id_ for id_, path, _ in file.rows(database, "queues")}
                 later = count_in(database, queues[LATER]) if LATER in queues else 0
-                stored, in_flight = meta.get(STORED, 0), meta.get(IN_FLIGHT, 0)
-                account = account_of(meta, reasons_in(database), stored, in_flight)
+                running = facts.get("last_run", "").startswith("running")
+                in_flight = meta.get(IN_FLIGHT, 0) if running else 0
+                account = account_of(meta, reasons_in(database), meta.get(STORED, 0), in_flight)
                 facts |= {
                     "account": account.facts(),
                     "later": later,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider, exit_with_error_code
 from scrapy_bloom.errors import BloomError
-from scrapy_bloom.settings import Settings
+from scrapy_bloom.settings import Settings, is_in_redis
 from scrapy_bloom.values import counted, visible, write_size, write_span
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Report:
         self._last = now, waiting
         later = self._get(stats.LATER)
         words = (
-            self._pages_known(),
+            self._marks(),
             f"{counted(waiting, 'request')} waiting{change}",
             *((f"{later:,} of them for a time",) if later else ()),
             *others,
@@ -221,12 +221,11 @@ class Report:
         account = None if self._ends else self.account  # else it is not known what is stored
         text = str(account.with_failed(self.unlisted)) if account is not None else ""
         if account is None:
-            text = f"{self._pages_known()}, {counted(checked, 'link')} checked"
+            text = f"{self._marks()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"
-        finished = reason == "finished"
-        if account is not None:  # nothing is left for other workers, or another run
-            finished = self.through and not account.waiting
-        ended = "finished" if finished else "stopped"
+        # For other workers, or another run.
+        left = account is not None and (account.waiting or not self.through)
+        ended = "finished" if reason == "finished" and not left else "stopped"
         self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
         if reason == "finished" and account is not None and not account.pages:
             self.warn(
@@ -236,15 +235,16 @@ class Report:
             )
 
     def _fetched(self) -> str:
-        """Say how many pages this run has fetched, unless Scrapy does not count them."""
+        """Say how many responses came here, unless Scrapy does not count them."""
         if self._collect("get_value", "start_time", None) is None:
             return ""
         responses = self._collect("get_value", "response_received_count", 0)
         robots = self._collect("get_value", "robotstxt/response_count", 0)
-        return f"this run fetched {counted(responses - robots, 'page')}; "
+        here = "worker" if is_in_redis(self._crawler.settings) else "run"
+        return f"this {here} received {counted(responses - robots, 'response')}; "
 
-    def _pages_known(self) -> str:
-        return f"{counted(self._get(stats.FROM_INFO['items']), 'page')} known"
+    def _marks(self) -> str:
+        return counted(self._get(stats.FROM_INFO["items"]), "mark")
 
     def _loss(self) -> str:
         return f"expected loss {self._get(stats.FROM_INFO['expected_lost']):.1f} pages"

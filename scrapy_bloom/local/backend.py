@@ -454,13 +454,15 @@ def _report_opened(report: Report, job: Job, waiting: int, *, unclean: bool) -> 
     contents, again = "", job.store.failed.left
     if job.previous or job.restored or waiting:
         to_fetch = counted(waiting, "request")
-        contents = f"{counted(job.restored, 'page')} known, {to_fetch} to fetch"
+        contents = f"{counted(job.restored, 'mark')}, {to_fetch} to fetch"
     if job.in_flight:
-        contents += f", {job.in_flight:,} of them were in flight when the crawl was killed"
+        contents += f", {job.in_flight:,} of them were in flight"
         report.set(stats.RECOVERED, job.in_flight)
     if again:
         contents += f", {again:,} on the failed list"
-    resumed = ", resumed after a kill" if job.killed else ", resumed" if job.previous else ""
+    resumed = (
+        ", resumed after an unclean stop" if job.killed else ", resumed" if job.previous else ""
+    )
     report.opened(
         "Crawl state",
         f"in {job.path}{resumed}",

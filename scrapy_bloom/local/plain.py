@@ -53,7 +53,7 @@ class PlainFilter:
             report.opened(
                 "Bloom filter",
                 "in memory only",
-                "0 pages known; without a JOBDIR nothing is kept after this run",
+                "0 marks; without a JOBDIR nothing is kept after this run",
                 memory.info(),
                 restored=0,
             )
@@ -71,7 +71,7 @@ class PlainFilter:
         self._report.opened(
             "Bloom filter",
             f"in {job.path}",
-            f"{counted(job.restored, 'page')} known; after a kill the crawl starts over",
+            f"{counted(job.restored, 'mark')}; after a kill the crawl starts over",
             self.filter.info(),
             restored=job.restored,
             unclean=unclean,

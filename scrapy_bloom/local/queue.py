@@ -306,6 +306,7 @@ class Bucket:
                 return read_request(body, self._queues.spider), body
             except Exception as error:  # its parts may raise anything
                 self._take()
+                self._store.unreadable += 1
                 self._queues.unreadable.append(error)
         return None
 

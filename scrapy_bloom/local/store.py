@@ -119,6 +119,7 @@ class Store:
         stored_meta: those of the last one.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
+        unreadable: how many of those that were taken cannot be read.
         new_bytes: size of the requests that the next commit writes, with :data:`EACH` for each:
             until then they are in memory.
     """
@@ -168,8 +169,8 @@ class Store:
 
     @property
     def in_flight(self) -> int:
-        """How many requests were taken and are not done."""
-        return len(self._taken)
+        """How many requests were taken and are not done. What cannot be read waits."""
+        return len(self._taken) - self.unreadable
 
     def queue(self, path: str, slot: str | None) -> int:
         """Return the number of a queue, which is created if new.
@@ -342,7 +343,7 @@ class Store:
         self.stored_meta = dict(self.meta)
         self.clean = bool(counters.clean)
         self.first = self._request = counters.request
-        self.new_bytes = 0
+        self.unreadable = self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()
         self._taken: set[int] = set()

@@ -42,7 +42,7 @@ def report_opened(
     :param crawl: whether the requests are there, too.
     """
     state, counts = worker.state, worker.state.counts
-    contents = f"{counted(state.items, 'page')} known"
+    contents = counted(state.items, "mark")
     if not crawl:
         contents += "; if this process is killed, its pending requests are lost"
     elif state.items or any((counts.waiting, counts.taken, counts.failed, counts.unparsed)):

@@ -19,6 +19,7 @@ from support.contract import lines_of
 from support.internals import database_of, store_of
 
 from scrapy_bloom import stats
+from scrapy_bloom.commands.local_target import LocalTarget
 from scrapy_bloom.crawl import later as waiting
 from scrapy_bloom.crawl.scrapy.downloads import order_slots
 from scrapy_bloom.local import backend as local_backend
@@ -206,6 +207,26 @@ async def test_what_cannot_be_read_stays_and_is_listed(in_job):
     run.end("b", "c")
     await run.say()
     assert len(store_of(run.backend)) == 1
+
+
+async def test_what_cannot_be_read_waits_and_is_not_in_flight(in_job):
+    def told():
+        account = LocalTarget(in_job.folder, None).look()["account"]
+        return account["waiting"], account["in_flight"]
+
+    run = await in_job.open()
+    await run.offer("a", "b")
+    await run.say()
+    await in_job.kill()
+    with closing(sqlite3.connect(in_job.folder / "bloom.sqlite")) as other, other:
+        other.execute("UPDATE requests SET crc = 0 WHERE id = (SELECT min(id) FROM requests)")
+    run = await in_job.open()
+    assert len(await run.take()) == 1
+    await run.offer("c")
+    await run.say()
+    assert told() == (2, 1)
+    await in_job.kill()
+    assert told() == (3, 0)  # nobody has it any more
 
 
 async def test_a_row_that_is_missing_is_damage(in_job):

@@ -132,12 +132,12 @@ async def test_a_stopped_crawl_resumes_where_it_was(job, caplog, spider, setting
     assert new == f"New crawl, stored in {state}. {size}"
     summary = re.fullmatch(
         r"Crawl stopped: \d+ pages, [1-9]\d* done,(?: \d+ unparsed \([^)]+\),)?"
-        r" (\d+) waiting; this run fetched [1-9]\d* pages?; expected loss 0\.0 pages\.",
+        r" (\d+) waiting; this run received [1-9]\d* responses?; expected loss 0\.0 pages\.",
         stopped,
     )
     assert summary, stopped
     waiting = f"{summary[1]} requests to fetch"
-    assert resumed == f"Crawl state in {state}, resumed: {known} pages known, {waiting}. {size}"
+    assert resumed == f"Crawl state in {state}, resumed: {known} marks, {waiting}. {size}"
     assert finished.startswith("Crawl finished: ")
     assert ", 0 waiting; " in finished
 

@@ -152,7 +152,7 @@ async def test_the_last_line_says_whether_the_crawl_is_finished_and_what_this_ru
     """A run that fetches nothing warns of nothing: a daily sitemap has such days."""
     keeps = storage.get("SCHEDULER") == KEPT["SCHEDULER"]
     settings = {**storage, "ROBOTSTXT_OBEY": True}
-    for spider, ended in ((Idle, "Crawl finished: 0 pages"), (Closed, "Crawl stopped: 0 pages")):
+    for spider, ended in ((Idle, "Crawl finished: 0 "), (Closed, "Crawl stopped: 0 ")):
         await crawl(spider, settings)
         [said] = warned("Crawl ", logging.INFO)[-1:]
         assert said.startswith(ended)
@@ -164,7 +164,7 @@ async def test_the_last_line_says_whether_the_crawl_is_finished_and_what_this_ru
             deleted = "deleted, because this was the last worker" in caplog.text
             assert deleted is ("BLOOM_REDIS_URL" in storage and not keeps)
             [said] = warned("Crawl finished: ", logging.INFO)
-            assert f"; this run fetched {count} pages; " in said
+            assert f" received {count} responses; " in said
 
 
 # Another class under the spider's name, and other arguments

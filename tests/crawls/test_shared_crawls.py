@@ -131,7 +131,7 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, wo
     assert site.missed == set()
     run = workers.runs[1]
     states = re.findall(
-        r"Crawl state: [\d,]+ pages known, \d+ requests? waiting.*, \d+ in flight here, \d+ across"
+        r"Crawl state: [\d,]+ marks, \d+ requests? waiting.*, \d+ in flight here, \d+ across"
         r" (\d) workers?, \d+ hosts?, expected loss 0\.0 pages",
         run.log,
     )
@@ -312,7 +312,7 @@ def test_flush_on_start_empties_what_an_earlier_crawl_left(site, server, tmp_pat
     assert set(site.hits.values()) == {2}
     if not local:
         assert "emptied, since SCHEDULER_FLUSH_ON_START is set" in run.log
-        assert " 0 pages known" in run.log
+        assert " 0 marks" in run.log
 
 
 def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path):

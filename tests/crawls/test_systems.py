@@ -52,7 +52,7 @@ def test_a_crawl_is_killed_and_resumes_by_means_that_every_system_has(tmp_path):
                 site.when(deliveries, run.kill)
             assert (run.wait(PATIENCE) == 0) == (deliveries is None), log.read_text()
     assert site.missed == set()
-    assert "resumed after a kill" in log.read_text()
+    assert "resumed after an unclean stop" in log.read_text()
 
 
 OPEN = """

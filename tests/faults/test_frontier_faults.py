@@ -66,7 +66,7 @@ def test_a_crawl_on_a_full_disk_waits_and_survives_a_kill_or_a_stop(project, end
         run = project.finish(site, **PASSES)
         assert site.missed == set()
     assert run.reason == "finished"
-    assert "resumed after a kill" in run.log
+    assert "resumed after an unclean stop" in run.log
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class Crawl(Project):
         first = self.join()
         try:
             assert reached.wait(PATIENCE)
-            self.join().said("pages known")
+            self.join().said(" marks, ")
             yield first
         finally:
             go_on.set()

@@ -77,7 +77,7 @@ def test_each_verb_does_the_same_in_each_kind_of_place(bloom, job, server, targe
     assert facts["fingerprinter"] == "scrapy.utils.request.RequestFingerprinter"
     assert "secret" not in json.dumps(facts)
     shown = fields(bloom(f"info {target}")[1])
-    assert (shown["pages known"], shown["expected lost"]) == ("50", "less than one page")
+    assert (shown["marks"], shown["expected lost"]) == ("50", "less than one page")
     assert shown.get("spider", "").startswith(spider)
     assert bloom(f"queue {target}")[0] == 2
     assert (everything(job.parent), everything_in(server, key)) == before

@@ -141,11 +141,11 @@ async def test_a_crawl_without_faults_has_few_lines_and_few_stats(caplog):
     assert stats["dupefilter/filtered"] == 240
     opened, growth, closed = messages(caplog)
     assert closed == (
-        "Crawl finished: 121 pages known, 361 links checked, 121 of them new; this run fetched"
-        " 121 pages; expected loss 0.0 pages."
+        "Crawl finished: 121 marks, 361 links checked, 121 of them new; this run received"
+        " 121 responses; expected loss 0.0 pages."
     )
     assert opened == (
-        "Bloom filter in memory only: 0 pages known; without a JOBDIR nothing is kept after this"
+        "Bloom filter in memory only: 0 marks; without a JOBDIR nothing is kept after this"
         " run. Capacity 50, error rate 1e-06, 8.2 kB when full, URLs 'safe'"
     )
     assert "50 pages" in growth

@@ -84,16 +84,16 @@ def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
     shown = lines(looks.add(facts(account=ACCOUNT | {"done": 45, "waiting": 1190}), at=12.0))
     assert shown[:9] == [
         "Redis at localhost:6379/0, key books:books:bloom",
-        "spider       books, project books",
-        "pages/s      7.5",
-        "pages known  2,500",
-        "duplicates   70% of 4,265 links",
-        "waiting      1,190 (-300/min)",
-        "in flight    20",
-        "done         45",
-        "unparsed     3 (3 \u00d7 404)",
+        "spider      books, project books",
+        "pages/s     7.5",
+        "marks       2,500",
+        "duplicates  70% of 4,265 links",
+        "waiting     1,190 (-300/min)",
+        "in flight   20",
+        "done        45",
+        "unparsed    3 (3 \u00d7 404)",
     ]
-    assert shown[9] == "failed       7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
+    assert shown[9] == "failed      7 (5 \u00d7 503, 2 \u00d7 ValueError in parse)"
     words = [line.split() for line in shown[11:15] + shown[16:20]]
     assert words[:2] == [
         ["worker", "lease", "in", "flight", "pages/s"],
@@ -227,8 +227,8 @@ def test_a_job_is_watched_beside_its_crawl(bloom, job, monkeypatch):
         assert shown[name] == whole[name], name
     code, printed, errors = bloom(f"top {job} --interval 0.1")  # is no terminal
     assert (code, errors) == (0, [])
-    assert "failed       3 (2 \u00d7 503, 1 \u00d7 ValueError in parse)" in printed
-    assert printed[-1].startswith("left alone   busy.test until ")
+    assert "failed      3 (2 \u00d7 503, 1 \u00d7 ValueError in parse)" in printed
+    assert printed[-1].startswith("left alone  busy.test until ")
     assert "\x1b" not in "".join(printed)
     crawl.close()
     assert told(bloom, job)["last_run"] == "stopped"
@@ -282,8 +282,8 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
     pages = account["done"] + account["unparsed"]
     share = f"{sum(seen) / (sum(seen) + pages):.0%} of {sum(seen) + pages} links"
     lines = bloom(f"top {target} --interval 0.1")[1]
-    assert f"duplicates   {share}" in lines
-    assert lines[2].startswith(f"status       finished; last written {finished} ")
+    assert f"duplicates  {share}" in lines
+    assert lines[2].startswith(f"status      finished; last written {finished} ")
 
 
 def test_a_killed_run_has_counted_its_duplicates(bloom, project):
@@ -357,5 +357,5 @@ def test_it_keeps_looking_while_the_server_is_away_and_leaves_the_last_view():
             assert process.returncode == 0
             *_, last = output().split("\x1b[?1049l")  # back from the screen of its own
         assert "\x1b[2J" not in last
-        assert last.count("pages known") == 1
+        assert last.count("marks  ") == 1
         assert "Traceback" not in output()
