@@ -118,6 +118,10 @@ class RedisBackend(Backend):
         """Send a request with one of the next calls, unless this worker knows its mark."""
         if mark is not None and self._knows(mark, max_age):
             return True
+        origin = self._in_flight.origin_of(request) if ORIGINAL in request.meta else None
+        instead = origin.taken if origin is not None else None
+        if instead is not None and instead.void:  # whoever has it makes of it what this one did
+            return False
         try:
             start = self._start_of(request) if mark is None else b""
             if start:
@@ -131,8 +135,7 @@ class RedisBackend(Backend):
         entry = Entry(
             op, mark, body, request.priority, max_age, slot=slot, due=not_before, start=start
         )
-        if ORIGINAL in request.meta and (origin := self._in_flight.origin_of(request)) is not None:
-            entry.instead = origin.taken  # else one page counts as two until the next call
+        entry.instead = instead  # else one page counts as two until the next call
         return self._send(entry)
 
     def __contains__(self, mark: bytes) -> bool:
@@ -330,8 +333,7 @@ class RedisBackend(Backend):
 
     def _deliver(self, call: Call, answer: Answer) -> None:
         """Apply the answer to a call, and deliver the verdicts."""
-        self._queue.settle(call, answer)
-        for entry, seen in answer.verdicts:
+        for entry, seen in self._queue.settle(call, answer):
             if not (seen or entry.op == "x"):
                 self._pacing.note_pushed()
             entry.source.callback(seen)

@@ -78,6 +78,7 @@ class Taken:
         listed: whether a worker has told this pace; else it is the default one.
         slack: seconds that its turn lasts.
         reached: whether it has reached the downloader in its turn.
+        void: whether others have it, since this worker has missed its lease.
     """
 
     id: bytes
@@ -92,6 +93,7 @@ class Taken:
     listed: bool = False
     slack: float = 0.0
     reached: bool = False
+    void: bool = False
 
     @classmethod
     def read(cls, row: bytes, body: bytes, ahead: float, slack: float = 0.0) -> Taken:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scrapy_bloom.crawl.account import Account
@@ -212,8 +212,11 @@ class SharedQueue:
             )
         return Answer(void=True, start_over=bool(lost))
 
-    def settle(self, call: Call, answer: Answer) -> None:
-        """Apply the answer to a call."""
+    def settle(self, call: Call, answer: Answer) -> Sequence[tuple[Entry, bool]]:
+        """Apply the answer to a call; return the verdicts, also on entries that need not be sent.
+
+        These stand for what was taken, as retries do: others who have that by now send such, too.
+        """
         self._call = None
         self._took.append(time.monotonic() - self._asked)
         if answer.void:
@@ -222,12 +225,11 @@ class SharedQueue:
             # Entries and paces are sent again. What was taken is no longer ours.
             self._buffer.extendleft(reversed(call.entries))
             self.next_call = Call(paces=call.paces | self.next_call.paces)
-            self.taken = set()
-            return
+            lost, self.taken = self.taken, set()
+            return () if answer.start_over else self._drop_void(lost)
         self.taken.difference_update(each.instead for each, seen in answer.verdicts if not seen)
         self.taken.update(answer.taken)
-        self.offering -= len(call.entries)
-        self.unsaid -= sum(len(entry.body) + EACH for entry in call.entries)
+        self._note_said(call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
         self.worker.learn(
@@ -238,6 +240,20 @@ class SharedQueue:
             and entry.max_age is None
             and entry.fingerprint not in forgotten
         )
+        return answer.verdicts
+
+    def _drop_void(self, lost: Iterable[Taken]) -> Sequence[tuple[Entry, bool]]:
+        """Drop the entries that stand for what others have by now; return their verdicts."""
+        for taken in lost:
+            taken.void = True
+        void = [each for each in self._buffer if each.instead is not None and each.instead.void]
+        self._buffer = deque(each for each in self._buffer if each not in void)
+        self._note_said(void)
+        return [(each, False) for each in void]
+
+    def _note_said(self, entries: Sequence[Entry]) -> None:
+        self.offering -= len(entries)
+        self.unsaid -= sum(len(entry.body) + EACH for entry in entries)
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after a call."""

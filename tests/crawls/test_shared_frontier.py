@@ -25,7 +25,7 @@ from support.crawling import (
     visit,
 )
 from support.kinds import RAN, Color
-from support.queues import left, shift_leases
+from support.queues import account, left, parts_of, shift_leases
 from support.sites import Pages, fan
 from support.spiders import Stopping
 from support.waiting import PATIENCE, until
@@ -352,3 +352,31 @@ async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, serv
     said = [line for line in messages(caplog) if "is more than data" in line]
     assert len(said) == 1
     assert "support.kinds.run" in said[0]
+
+
+# A lease that is over
+
+
+@pytest.mark.parametrize("then", [503, "/target"], ids=["retry", "redirect"])
+@pytest.mark.parametrize("when", ["before it knows", "afterwards"])
+async def test_what_a_page_leads_to_after_the_lease_is_not_queued(shared, server, key, when, then):
+    """Others have the page, and queue that, too: it was fetched once more, and counted twice."""
+    client = server.client()
+
+    def alive():
+        found = client.hgetall(key).items()
+        return {name: text for name, text in found if name[:2] == b"w:" and b"dead" not in text}
+
+    def answer(path, _):
+        if pages.hits[path] > 1:
+            return [] if then == 503 else then
+        for name, text in alive().items():
+            client.hset(key, name, text.split()[0] + b" dead %d" % time.time())
+        if when == "afterwards":
+            until(lambda: any(text[:2] != b"0 " for text in alive().values()))
+        return then
+
+    with Pages(fan(page=answer) | {"/target": []}) as pages:
+        await crawl(settings=shared, url=pages.url + "/")
+    assert pages.hits == {"/": 1, "/page": 2} | ({} if then == 503 else {"/target": 1})
+    assert parts_of(account(server, key)) == (2, 0, 0, 0, 0)
