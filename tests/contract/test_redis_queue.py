@@ -52,6 +52,20 @@ def test_a_request_that_kills_its_workers_is_put_aside_alone(crawl):
     assert sorted(done + rescuer.drain()) == list("bcdef")
 
 
+def test_a_request_that_may_be_given_up_next_does_not_hold_up_its_host(crawl):
+    """It waits for a worker that has nothing else, which may be a long time."""
+    busy = crawl.join()
+    busy.add("other")
+    busy.take(1)
+    busy.add(*"abcde")
+    for _ in range(MOST_DEATHS - 1):
+        victim = crawl.join()
+        victim.take(2)
+        crawl.bury(victim, by=busy)
+    assert [busy.take(2) for _ in range(3)] == [["c", "d"], ["e"], []]
+    assert [crawl.join().take(3) for _ in range(3)] == [["a"], ["b"], []]
+
+
 def test_a_worker_that_was_taken_for_dead_learns_that_and_knows_nothing(crawl):
     """Not even that nothing is left. With nothing to say, it stood still for ever."""
     one, two = crawl.join(), crawl.join()

@@ -32,11 +32,12 @@ local function draw(delay, jitter) return SECOND * delay * (1 + jitter * (2 * ma
 
 local function describe_turn(start, following, pace) return string.format('%d %d ', start, following) .. pace end
 
--- Hand out a request; return whether it did. A risky request is all that a worker has, so that none is given up because
--- of another.
+-- Hand out a request; return whether it did, nil if only this one must wait. A risky request is all that a worker has, so
+-- that none is given up because of another.
 local function hand_out(haul, head, turn)
   local dangerous = head:byte(-1) >= haul.most - 1
-  if haul.risky or dangerous and not (haul.alone and #haul.ids == 0) then return false end
+  if haul.risky then return false end
+  if dangerous and not (haul.alone and #haul.ids == 0) then return nil end
   local size = struct.unpack('>I', head, #head - 4)
   if haul.room < size and #haul.ids > 0 then
     haul.room = -1
@@ -48,15 +49,22 @@ local function hand_out(haul, head, turn)
   return true
 end
 
--- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others.
+-- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others. Risky ones hold
+-- up nothing: they wait for a worker that has nothing.
 local function hand_out_some(haul, slot, most, turn)
-  local prefix, skip, gone = struct.pack('>H', #slot) .. slot, haul.passed[slot] or 0, haul.gone
-  local heads = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, most + 1)
-  for i = 1, math.min(most, #heads) do
-    if not hand_out(haul, heads[i], turn) then return i - 1, true end
-    gone[#gone + 1], haul.passed[slot] = heads[i], skip + i
+  local prefix, passed, gone, some = struct.pack('>H', #slot) .. slot, haul.passed, haul.gone, 0
+  for _ = 1, PORTION do
+    local skip, asked = passed[slot] or 0, most - some + 1
+    local heads = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, asked)
+    for i, head in ipairs(heads) do
+      local done = some < most and hand_out(haul, head, turn)
+      if done == false then return some, true end
+      if done then gone[#gone + 1], some = head, some + 1 else haul.waits[slot] = true end
+      passed[slot] = skip + i
+    end
+    if #heads < asked then return some, haul.waits[slot] end
   end
-  return math.min(most, #heads), #heads > most
+  return some, true
 end
 
 -- Serve a slot: take up to `most` of its requests with one start, and set its next turn. Return how many were taken.
@@ -126,7 +134,8 @@ local function take(said, default)
     room = said.room,  -- for so many bytes
     ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies
     gone = {},  -- members of `queue`
-    passed = {},  -- slot -> how many of its first members are among these
+    passed = {},  -- slot -> how many of its first members are among these, or wait
+    waits = {},  -- slots of which some wait
     turns = {},  -- next turns of slots that have more requests
     freed = 0,  -- how many have none
   }

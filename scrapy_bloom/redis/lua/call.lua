@@ -9,7 +9,7 @@
 --   comes       whether it has just come
 --   most        deaths after which a request is given up, see _failed.lua; with one less it is risky
 --   risky       whether the worker has a risky one: then it takes nothing
---   alone       whether it has nothing: only then it takes a risky one, and nothing else
+--   alone       whether it has nothing: only then it takes a risky one, and nothing else; else it passes it over
 --   seen        how many links were dropped since its last call, because they led to seen pages
 --   take, room  how many requests to take; how many bytes of them, after the first
 --   through     whether its start() is through
