@@ -79,8 +79,14 @@ _FINAL: Final = re.compile(
 )
 """Errors that do not pass, even of a server that has worked before."""
 
-_NO_TLS: Final = re.compile(r"\[SSL: (?!CERTIFICATE)|Timeout connecting")
-"""Errors of a connection by TLS to what does not speak it."""
+_CERTIFICATE: Final = re.compile(r"\[SSL: \w*CERTIFICATE|EOF occurred in violation")
+"""Errors of a connection by TLS whose certificate is refused, or that lacks one."""
+
+_NO_TLS: Final = re.compile(r"\[SSL: |Timeout connecting")
+"""Other errors of a connection by TLS, to what does not speak it."""
+
+_ONLY_TLS: Final = re.compile(r"reset by peer|closed by server|Protocol Error")
+"""Errors of a connection without TLS, also to what speaks nothing else."""
 
 _ELSEWHERE: Final = re.compile(r"\b(READONLY|NOREPLICAS|MASTERDOWN)\b")
 """Errors of a server that is not the primary any more, or not for long."""
@@ -258,8 +264,8 @@ class Server:
                 f" +{' +'.join(COMMANDS)}; for 'scrapy bloom' also +{' +'.join(READING_COMMANDS)};"
                 f" in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
             )
-        elif self.url.startswith("rediss:") and _NO_TLS.search(cause):
-            text += " Does it speak TLS at this port? Without TLS its URL begins with redis://."
+        elif advice := self._advice_on_tls(cause, worked=worked):
+            text += advice
         elif isinstance(error, (redis.TimeoutError, TimeoutError)):
             text += " If it is far or busy, raise the timeout (BLOOM_REDIS_TIMEOUT)."
         elif isinstance(error, redis.OutOfMemoryError) or "OOM" in str(error):
@@ -269,7 +275,22 @@ class Server:
         else:
             passing = isinstance(error, _LATER) or _TAKES_NO_WRITES.search(str(error))
             temporary = bool(passing) and not (denied or forbidden)
+            temporary = temporary and "CERTIFICATE_VERIFY_FAILED" not in cause
         return BackendError(text, temporary=temporary, answered=_is_reply(error))
+
+    def _advice_on_tls(self, cause: str, *, worked: bool) -> str:
+        if worked and "CERTIFICATE" not in cause:
+            return ""
+        if _CERTIFICATE.search(cause):
+            return (
+                " Add ?ssl_ca_certs=/path to its URL, or ?ssl_cert_reqs=none, which trusts anybody;"
+                " if it wants a certificate, ?ssl_certfile=/path&ssl_keyfile=/path."
+            )
+        if self.url.startswith("rediss:") and _NO_TLS.search(cause):
+            return " Does it speak TLS at this port? Without TLS its URL begins with redis://."
+        if self.url.startswith("redis:") and _ONLY_TLS.search(cause):
+            return " If it wants TLS, its URL begins with rediss://."
+        return ""
 
     def _master(self, options: dict[str, Any]) -> Any:
         parts = urlsplit(self.url)

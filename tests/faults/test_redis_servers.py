@@ -12,6 +12,7 @@ from redis.crc import key_slot
 from support.clusters import LocalCluster, LocalSentinel
 from support.contract import fingerprints
 from support.filters import everything_in
+from support.proxy import SelfSigned
 from support.queues import Crawler
 from support.waiting import until
 from testbed.localredis import LocalRedis
@@ -211,6 +212,18 @@ def test_a_port_that_speaks_no_tls_is_named(primary, key):
     with pytest.raises(BackendError, match="Does it speak TLS") as told:
         Crawler(f"rediss://127.0.0.1:{primary.port}", key, timeout=4.0)
     assert "BLOOM_REDIS_TIMEOUT" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words", "passes"), [("rediss", "ssl_ca_certs", False), ("redis", "rediss://", True)]
+)
+def test_a_certificate_that_is_refused_and_tls_that_is_wanted_are_named(
+    tmp_path, scheme, words, passes
+):
+    """Both were said to be a wrong address."""
+    with SelfSigned(tmp_path / "own.pem") as port, pytest.raises(BackendError, match=words) as told:
+        Crawler(f"{scheme}://127.0.0.1:{port}", "key", timeout=4.0)
+    assert told.value.temporary is passes
 
 
 # A user with few rights: what is documented is enough, and a refusal changes nothing

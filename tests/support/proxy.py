@@ -2,12 +2,17 @@
 
 import math
 import socket
+import ssl
 import struct
 import threading
 import time
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
 from socketserver import BaseRequestHandler
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from testbed.served import Served
 
 from support.waiting import PATIENCE
@@ -164,6 +169,27 @@ class Answering(Served):
 
     def __enter__(self):
         return super().__enter__().port
+
+
+class _Encrypted(BaseRequestHandler):
+    def handle(self):
+        with suppress(OSError):
+            self.server.site.context.wrap_socket(self.request, server_side=True)
+
+
+class SelfSigned(Answering):
+    """Speaks only TLS, with a certificate of its own, which it writes to a file."""
+
+    handler = _Encrypted
+
+    def __init__(self, file):
+        key, name, now = Ed25519PrivateKey.generate(), x509.Name([]), datetime.now(timezone.utc)
+        until = now + timedelta(days=1)
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, until)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        file.write_bytes(builder.sign(key, None).public_bytes(Encoding.PEM) + private)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(file)
 
 
 def _reset(end):
