@@ -65,6 +65,7 @@ class Scheduler(ScrapyScheduler):
 
     crawler: Crawler
     df: Any
+    dqs: Any
     dqclass: Any
     pqclass: Any
 
@@ -226,6 +227,7 @@ class Scheduler(ScrapyScheduler):
                 backend = await self._open_local(crawl, Path(folder), unclean=unclean)
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         warn_if_not_shared(crawler, report, shared=shared)
+        self.dqs = backend  # Scrapy's engine status asks how many wait there
         self._progress.set(self._interval)
         return frontier
 
@@ -259,7 +261,7 @@ class Scheduler(ScrapyScheduler):
         try:
             stored = await frontier.close()
         finally:
-            self._frontier = None
+            self._frontier = self.dqs = None
             self.df.close(reason)
             if not stored:
                 self.df.report.set(stats.NOT_STORED, 1)

@@ -8,6 +8,7 @@ from hashlib import sha1
 import pytest
 from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider
+from scrapy.utils.engine import get_engine_status
 from support.crawling import (
     KEPT,
     SCRAPYS,
@@ -18,6 +19,7 @@ from support.crawling import (
     crawl,
     placed,
 )
+from support.internals import scheduler_of
 from support.jobs import identity_of, kept_job, open_job
 from support.sites import Pages, fan
 
@@ -165,6 +167,24 @@ async def test_the_last_line_says_whether_the_crawl_is_finished_and_what_this_ru
             assert deleted is ("BLOOM_REDIS_URL" in storage and not keeps)
             [said] = warned("Crawl finished: ", logging.INFO)
             assert f" received {count} responses; " in said
+
+
+@pytest.mark.each_scrapy
+async def test_scrapys_engine_status_says_how_many_wait(storage):
+    """It said 0 in the telnet console while hundreds waited."""
+
+    class Asking(Follower):
+        def parse(self, response):
+            yield from super().parse(response)
+            status = dict(get_engine_status(self.crawler.engine))
+            queues = [count for name, count in status.items() if "dqs" in name or "mqs" in name]
+            self.told.append((sum(queues), len(scheduler_of(self.crawler))))
+
+    Asking.told = []
+    with Pages(fan(*range(40))) as pages:
+        await crawl(Asking, {**storage, "CONCURRENT_REQUESTS": 1}, url=pages.url + "/")
+    assert max(Asking.told)[0] > 20
+    assert all(said == waiting for said, waiting in Asking.told)
 
 
 # Another class under the spider's name, and other arguments
