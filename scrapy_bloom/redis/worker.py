@@ -56,7 +56,8 @@ _YES: Final = ord("1")
 _LOSSES: Final = {
     "dead": "it missed its lease, and what it had is back in the queue",
     "gone": "its marks or requests have vanished there",
-    "lost": "the server went back to an older state",
+    "lost": "the server went back to an older state, as after a restart without appendonly, or a"
+    " failover without min-replicas-to-write 1",
     "deleted": "it was deleted",
 }
 

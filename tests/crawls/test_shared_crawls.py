@@ -244,6 +244,7 @@ def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, orde
     # Of an older RDB only who has said something since is betrayed by its number.
     assert max(told) == 1
     assert loss == "older RDB" or told == [1, 1]
+    assert ("without min-replicas-to-write 1" in "".join(logs)) is (loss == "older RDB")
     assert "Traceback" not in "".join(logs)
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
