@@ -103,8 +103,9 @@ class Rescuing(Parsing):
         return response.follow(href, errback=self.rescue)
 
     def rescue(self, failure):
-        if self.how == "item":
+        if self.how in {"item", "both"}:
             yield {"url": failure.request.url}
+            assert self.how == "item"  # as the docs have it: the page is to come again
         elif self.how == "request":
             yield Request(f"{self.url}mirror", self.parse)
         self.logger.info(failure)
@@ -180,6 +181,7 @@ async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(cr
         *(("request", status, {"done": 3}) for status in (503, 404)),
         ("log", 503, {"done": 1, "failed": 1, "503": 1}),
         ("log", 404, {"done": 1, "unparsed": 1}),
+        ("both", 503, {"done": 1, "failed": 1, "503": 1}),
     ],
 )
 async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
