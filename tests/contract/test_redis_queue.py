@@ -77,6 +77,7 @@ def test_a_worker_that_was_taken_for_dead_learns_that_and_knows_nothing(crawl):
     assert not two.queue.has_lease
     assert two.queue.prepare(0) is not None
     assert two.exchange().void
+    two.beat()  # before its first call: it was refused, and after that all calls were
     assert not two.queue.is_over()
     assert two.queue.has_lease
     assert two.queue.prepare(0) is None

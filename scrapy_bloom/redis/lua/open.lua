@@ -72,7 +72,7 @@ if epoch == old_epoch then
   local last = read_worker(call('HGET', header, 'w:' .. old_worker))
   whole = last and last >= tonumber(answered)
   if whole and not call('HGET', header, 'w:' .. worker) then
-    call('HSET', header, 'w:' .. worker, string.format('0 %.3f', now + lease))
+    call('HSET', header, 'w:' .. worker, string.format('0 %.3f 0', now + lease))
   end
 end
 
