@@ -131,8 +131,9 @@ def beside_text() -> str:
     busy = max(row["server_ratio"] for row in ours)
     memory = write_size(size(DEFAULT_CAPACITY, DEFAULT_ERROR_RATE, DEFAULT_CAPACITY).bytes)
     return wrapped(
-        f"A million pages take {memory} instead of some 80, but a kill still loses what the worker"
-        " had to fetch; see [One filter, other queues](many-workers.md#one-filter-other-queues)."
+        f"A million pages take {memory} instead of some 80, but a kill still loses what the queue"
+        " had handed out; see [One filter, other"
+        " queues](many-workers.md#one-filter-other-queues)."
         " [Compared with scrapy-redis's own filter](../measurements.md), a page took up to"
         f" {near:.2f} times as long, and {far:.2f} times with Redis 5 ms away; Redis used up to"
         f" {busy:.2f} times as much CPU."

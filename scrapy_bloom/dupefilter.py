@@ -14,7 +14,7 @@ from scrapy.dupefilters import RFPDupeFilter
 
 from scrapy_bloom.crawl.judge import SEEN, Forgettable, Judge
 from scrapy_bloom.crawl.other_schedulers import (
-    enqueue_together,
+    queue_type,
     scheduler_with,
     spare_queue,
     unstored,
@@ -242,11 +242,14 @@ class BloomDupeFilter:
         return self._checks
 
     def _watch_pushes(self) -> None:
-        scheduler = scheduler_with(self, self._crawler)
-        if scheduler is not None and self._filter is not None and self._checks is not None:
-            watch_pushes(scheduler, self._checks.withdraw)
-            if not isinstance(self._filter, PlainFilter):
-                enqueue_together(scheduler, self._crawler, self._filter.asked)
+        scheduler, filter_ = scheduler_with(self, self._crawler), self._filter
+        if scheduler is None or filter_ is None or not isinstance(self._checks, Checks):
+            return
+        is_ours = getattr(self.request_seen, "__func__", None) is BloomDupeFilter.request_seen
+        kind = queue_type(scheduler) if self._shared_queue and is_ours else ""
+        watch_pushes(scheduler, self._checks.withdraw)
+        if self._shared_queue and not isinstance(filter_, PlainFilter):
+            filter_.push_together(scheduler, kind, self._checks.judge)
 
     def _spider_opened(self) -> None:
         if self._checks is None:
@@ -272,6 +275,9 @@ class Checks:
     :param report: writes to stats and log.
     :param filter_: answers.
     :param shared: whether other workers use it.
+
+    Attributes:
+        judge: judges them.
     """
 
     def __init__(
@@ -285,13 +291,13 @@ class Checks:
     ) -> None:
         self._report = report
         self._add, self._add_aged = filter_.add, filter_.add_aged
-        self._judge = Judge(crawler, identifier, report, filter_, shared=shared)
-        crawler.signals.connect(self._judge.seen, signal=seen_page)
-        crawler.signals.connect(self._judge.forget, signal=forget_page)
+        self.judge = Judge(crawler, identifier, report, filter_, shared=shared)
+        crawler.signals.connect(self.judge.seen, signal=seen_page)
+        crawler.signals.connect(self.judge.forget, signal=forget_page)
 
     def check(self, request: Request) -> Verdict:
         """Return the verdict on a request, and mark it. Never raises."""
-        verdict = self._judge.check(request, self._ask)
+        verdict = self.judge.check(request, self._ask)
         assert isinstance(verdict, Verdict)  # the filter answers at once
         return verdict
 
@@ -301,7 +307,7 @@ class Checks:
     def withdraw(self, request: Request) -> None:
         """Make the page of a request eligible again, see :meth:`Judge.withdraw`. Never raises."""
         try:
-            self._judge.withdraw(request)
+            self.judge.withdraw(request)
         except Exception as error:  # the crawl continues without
             self._report.check_failed(request, error)
 

@@ -6,13 +6,10 @@ would then suppress the page forever, so it is withdrawn.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_bloom.crawl.scrapy.crawler import scheduler_of, send_dropped
-from scrapy_bloom.crawl.scrapy.loop import Timer
+from scrapy_bloom.crawl.scrapy.crawler import scheduler_of
 from scrapy_bloom.settings import BACKEND, Settings
 
 if TYPE_CHECKING:
@@ -20,10 +17,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_bloom.crawl.report import Report
-
-logger = logging.getLogger(__name__)
-
-_MOST: Final = 500  # requests that wait to be enqueued together
 
 _OF_WORKERS: Final = ("REDIS_URL", "REDIS_HOST", "SCHEDULER_QUEUE_CLASS")
 """Settings of scrapy-redis by which workers shared a crawl."""
@@ -68,68 +61,21 @@ def watch_pushes(scheduler: Any, lost: Callable[[Request], object]) -> None:
     scheduler.enqueue_request = enqueue_request
 
 
-def enqueue_together(
-    scheduler: Any, crawler: Crawler, asked: Callable[[list[Request]], AbstractContextManager[None]]
-) -> None:
-    """Let scrapy-redis's scheduler enqueue at once what comes in one turn of the event loop.
+def queue_type(scheduler: Any) -> str:
+    """Return the type that the queue of scrapy-redis's scheduler has in Redis.
 
-    Do this after :func:`watch_pushes`. A class with an ``enqueue_request`` of its own is left as it
-    is.
-
-    :param asked: asks which requests are duplicates, in one call, and marks none.
+    :returns: ``list`` or ``zset``; nothing if a method that enqueues is not scrapy-redis's own.
     """
-    if type(scheduler).enqueue_request.__module__ == "scrapy_redis.scheduler":
-        _Batch(scheduler, crawler, asked)
-
-
-class _Batch:
-    """What waits for the end of the turn, or until the engine wants to know what there is.
-
-    The engine offers the links of a page one by one, and the scheduler would ask about each.
-    """
-
-    def __init__(
-        self,
-        scheduler: Any,
-        crawler: Crawler,
-        asked: Callable[[list[Request]], AbstractContextManager[None]],
-    ) -> None:
-        self._crawler, self._asked = crawler, asked
-        self._requests: list[Request] = []
-        self._timer = Timer(self._enqueue_all)
-        self._enqueue = scheduler.enqueue_request
-        scheduler.enqueue_request = self._add
-        for name in ("next_request", "has_pending_requests", "close"):
-            setattr(scheduler, name, self._first(getattr(scheduler, name)))
-
-    def _add(self, request: Request) -> bool:
-        self._requests.append(request)
-        if len(self._requests) < _MOST:
-            self._timer.set(0)
-        else:
-            self._enqueue_all()
-        return True
-
-    def _first(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def enqueue_first(*arguments: Any) -> Any:
-            if self._requests:
-                self._enqueue_all()
-            return method(*arguments)
-
-        return enqueue_first
-
-    def _enqueue_all(self) -> None:
-        self._timer.cancel()
-        batch, self._requests = self._requests, []
-        with self._asked(batch):
-            for request in batch:
-                try:
-                    dropped = not self._enqueue(request)
-                except Exception:  # rare
-                    logger.exception("%s could not be enqueued", request)
-                else:
-                    if dropped:
-                        send_dropped(self._crawler, request)
+    try:
+        from scrapy_redis import queue
+        from scrapy_redis.scheduler import Scheduler
+    except ImportError:
+        return ""
+    types = {queue.FifoQueue.push: "list", queue.LifoQueue.push: "list"}
+    types[queue.PriorityQueue.push] = "zset"
+    enqueue, push = scheduler.enqueue_request, scheduler.queue.push
+    is_own = getattr(enqueue, "__func__", None) is Scheduler.enqueue_request
+    return types.get(getattr(push, "__func__", None), "") if is_own else ""
 
 
 def unstored(scheduler: Any) -> Iterator[Request]:

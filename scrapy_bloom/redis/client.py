@@ -262,7 +262,8 @@ class Server:
             text += (
                 f" On all keys that begin with the filter's key the ACL must allow"
                 f" +{' +'.join(COMMANDS)}; for 'scrapy bloom' also +{' +'.join(READING_COMMANDS)};"
-                f" in a cluster also +{' +'.join(CLUSTER_COMMANDS)}."
+                f" in a cluster also +{' +'.join(CLUSTER_COMMANDS)};"
+                f" under scrapy-redis's scheduler also +lpush, and its queue's key."
             )
         elif advice := self._advice_on_tls(cause, worked=worked):
             text += advice

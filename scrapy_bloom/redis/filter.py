@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -85,7 +83,6 @@ class RedisFilter:
         self._key, self._policy = key, on_error
         self._pid, self._closed = os.getpid(), False
         self._owed: set[bytes] = set()  # may be marked, and the caller knows no verdict
-        self._seen: set[bytes] = set()  # by asked()
         self._unknown = self._surprises = 0
         self.link = Link(server, timeout)
         try:
@@ -148,26 +145,7 @@ class RedisFilter:
         :raises BackendError: as :meth:`add_many`.
         :raises FilterLostError: as :meth:`add_many`.
         """
-        if fingerprint in self._seen:
-            return True
         return self.add_many((fingerprint,))[0]
-
-    @contextmanager
-    def asked(self, fingerprints: Iterable[bytes]) -> Iterator[None]:
-        """Ask now which fingerprints are there; in this context :meth:`add` calls those seen.
-
-        Use it where nothing is awaited. Nothing is marked, so whatever ends the context early costs
-        nothing.
-
-        :raises BackendError: as :meth:`contains_many`, before the context begins.
-        :raises FilterLostError: likewise.
-        """
-        different = [*dict.fromkeys(fingerprints)]
-        self._seen.update(compress(different, self.contains_many(different)))
-        try:
-            yield
-        finally:
-            self._seen.clear()
 
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Add a batch; return for each, in order, whether it was there before.
@@ -185,6 +163,26 @@ class RedisFilter:
         self.worker.learn(unknown)
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(mark, True) for mark in asked]
+
+    def push(self, call: Call) -> Sequence[tuple[Entry, bool]] | None:
+        """Make a call that marks pages, and pushes the requests of those that are new.
+
+        :param call: if it was not answered, pass it again.
+        :returns: for each entry, whether its page was there; None after a surprise: then nothing
+            is known any more.
+        :raises BackendError: if there was no answer, or its queue cannot be pushed to.
+        :raises FilterLostError: as :meth:`add_many`.
+        """
+        self._check_process()
+        self._finish_other(call)
+        try:
+            verdicts = self.worker.call(call).verdicts
+        except Surprise as surprise:
+            self._reopen(surprise)
+            return None
+        lasting = (entry for entry, _ in verdicts if entry.max_age is None)
+        self.worker.learn(entry.fingerprint for entry in lasting if entry.fingerprint is not None)
+        return verdicts
 
     def add_aged(self, fingerprint: bytes, max_age: Span) -> bool:
         """Return whether this method let a fingerprint through less than `max_age` ago.
@@ -239,7 +237,6 @@ class RedisFilter:
         """
         asked = list(fingerprints)
         different = [*dict.fromkeys(asked)]
-        self._seen.difference_update(different)
         seen = dict(self._each(different, partial(self._say, "x", None), "close"))
         self.worker.known.clear()
         self._owed.difference_update(different)
@@ -354,16 +351,22 @@ class RedisFilter:
                 return
 
     def _say(self, op: str, max_age: float | None, batch: list[bytes]) -> list[bool]:
-        """Call with an entry per fingerprint; return what was there.
+        """Call with an entry per fingerprint; return what was there."""
+        call = Call([Entry(op, mark, max_age=max_age) for mark in batch])
+        self._finish_other(call)
+        return self._answer(call)
 
-        An unanswered call that forgets pages is repeated first: their requests may be lost. The
+    def _finish_other(self, call: Call) -> None:
+        """Let another call be the next one.
+
+        An unanswered one that forgets pages is repeated first: their requests may be lost. The
         fingerprints of one that marks count as new.
         """
         unanswered = self.worker.unanswered
-        if unanswered is not None and unanswered.entries[0].op == "x":
-            self._answer(unanswered)
-        self.worker.drop_unanswered()
-        return self._answer(Call([Entry(op, mark, max_age=max_age) for mark in batch]))
+        if unanswered is not None and unanswered is not call:
+            if any(entry.op == "x" for entry in unanswered.entries):
+                self._answer(unanswered)
+            self.worker.drop_unanswered()
 
     def _answer(self, call: Call) -> list[bool]:
         """Repeat a call until it is answered; return what was there.

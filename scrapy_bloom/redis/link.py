@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
@@ -63,19 +63,26 @@ class Link:
         return self._server.explained()
 
     def run(
-        self, name: str, key: str, *arguments: object, probe: bool = False, large: bool = False
+        self,
+        name: str,
+        key: str,
+        *arguments: object,
+        probe: bool = False,
+        large: bool = False,
+        queue: Collection[str] = (),
     ) -> list[Any]:
         """Run a script of ``lua/`` on a key; return its answer.
 
         :param probe: whether to try even if the last call failed.
         :param large: whether it may carry requests.
+        :param queue: another scheduler's key, if it uses one.
         :raises BackendError: if there was no answer. The script may have run.
         """
         if not (probe or self.usable.is_set()):
             raise self.error
         self.round_trips += 1
         client = self._patient if large else self.client
-        act = partial(self._evaluate, client, name, key, arguments)
+        act = partial(self._evaluate, client, name, (key, beginning(key), *queue), arguments)
         try:
             # The client of a cluster repeats by itself, at another node.
             again = RETRY.call_with_retry
@@ -94,17 +101,19 @@ class Link:
                 logger.info("Redis at %s is available again.", self.address)
         return answer
 
-    def _evaluate(self, client: Any, name: str, key: str, arguments: tuple[object, ...]) -> Any:
+    def _evaluate(
+        self, client: Any, name: str, keys: tuple[str, ...], arguments: tuple[object, ...]
+    ) -> Any:
         run = self._scripts.get(name)
         if run is None:
             run = self._scripts[name] = client.register_script(script(name))
-        evaluate = partial(client.evalsha, run.sha, 2, key, beginning(key), *arguments)
+        evaluate = partial(client.evalsha, run.sha, len(keys), *keys, *arguments)
         try:
             return evaluate()
         except NoScriptError:
             here: dict[str, Any] = {}
             if self._is_cluster:  # another node may be down
-                here = {"target_nodes": client.get_node_from_key(key)}
+                here = {"target_nodes": client.get_node_from_key(keys[0])}
             client.execute_command("SCRIPT LOAD", run.script, **here)
             return evaluate()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from redis.cluster import RedisCluster
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.identity import Identifier
@@ -16,14 +17,15 @@ from scrapy_bloom.redis.project import (
     project_of,
     server_of,
 )
+from scrapy_bloom.redis.pushing import Pushing
 from scrapy_bloom.redis.reporting import report_opened
 from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.judge import Judge
     from scrapy_bloom.crawl.report import Report
 
 
@@ -49,7 +51,7 @@ class SharedFilter:
         self, crawler: Crawler, spider: str, report: Report, *, shared_queue: bool, empty: bool
     ) -> None:
         settings = Settings.of(crawler)
-        self._report, self._kept = report, shared_queue
+        self._crawler, self._report, self._kept = crawler, report, shared_queue
         self.identifier = identifier = Identifier(crawler, settings)
         project = project_of(crawler)
         self._key = key_of(settings, spider=spider, project=project, made=crawler.spider)
@@ -60,6 +62,7 @@ class SharedFilter:
             on_error=settings[ON_BACKEND_ERROR],
             timeout=settings[REDIS_TIMEOUT],
             # A flush empties a shared queue too: what this worker knows would suppress its pages.
+            # Pushing asks the server first.
             known=0 if shared_queue else KNOWN,
         )
         link = self.filter.link
@@ -79,19 +82,27 @@ class SharedFilter:
                 f" Pages are fetched again."
             )
 
-    @contextmanager
-    def asked(self, requests: Iterable[Request]) -> Iterator[None]:
-        """Ask in one call which requests are duplicates; in this context the filter knows it."""
-        marks = []
-        for request in requests:
-            if not request.dont_filter:
-                with suppress(Exception):  # the check reports it
-                    marks.append(self.identifier.fingerprinter.fingerprint(request))
-        with ExitStack() as context:
-            if len(marks) > 1:
-                with suppress(Exception):  # likewise
-                    context.enter_context(self.filter.asked(marks))
-            yield
+    def push_together(self, scheduler: Any, kind: str, judge: Judge) -> None:
+        """Have a scheduler of scrapy-redis mark and push in one call, or say why it does not.
+
+        :param kind: the type of its queue in Redis; nothing if it is not scrapy-redis's own.
+        :param judge: judges its requests.
+        """
+        epoch, why = self.filter.worker.epoch, ""
+        if not kind:
+            why = "scheduler, queue or filter have a method of their own for that"
+        elif isinstance(self.filter.link.client, RedisCluster):
+            why = "Redis is a cluster"
+        else:
+            found = None
+            with suppress(Exception):  # their client may be any
+                found = scheduler.queue.server.hget(self._key, "epoch")
+            if found not in (epoch, epoch.encode()):
+                why = "the queue is in another server or database"
+        if why:
+            self._report.info(f"Marks and requests go to Redis one by one: {why}.")
+        else:
+            Pushing(self._crawler, scheduler, kind, self.filter, judge, self._report)
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False if it stays, because others use it or may be using it.

@@ -122,6 +122,7 @@ class Call:
         busy: slots of which this worker has enough.
         holds: slots to be left alone, each until when, by ``time.monotonic()``.
         seen: how many links were dropped since the last call, because they led to seen pages.
+        queue: another scheduler's queue for the requests of its entries, and its type, if any.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -146,6 +147,7 @@ class Call:
     busy: Sequence[bytes] = ()
     holds: dict[bytes, float] = field(default_factory=dict)
     seen: int = 0
+    queue: tuple[str, ...] = ()
 
     @property
     def said_of(self) -> bytes:
@@ -160,11 +162,17 @@ class Call:
             for entry in self.entries
             if entry.fingerprint is not None
         ]
-        return {
+        said = {
             "ops": "".join([entry.op for entry in self.entries]),
             "probes": b"".join([probe(fingerprint) for fingerprint, _ in marked]),
             "ages": {item: age for item, (_, age) in enumerate(marked, 1) if age is not None},
         }
+        if self.queue:
+            said["type"] = self.queue[1]
+            said["scored"] = [
+                part for each in self.entries for part in (-float(each.priority), each.body)
+            ]
+        return said
 
     def requests(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about requests."""

@@ -93,6 +93,7 @@ class Worker:
         probe: makes the probe of a fingerprint.
         made: whether this worker created it.
         known: fingerprints that are there, see :meth:`learn`.
+        most_known: how many it remembers, at most.
         counts: of the last answer, or from when it was opened.
         unanswered: the call that must be repeated before any other.
         requeued: requests of dead workers that this one has put back.
@@ -103,7 +104,7 @@ class Worker:
 
     def __init__(self, link: Link, key: str, plan: Plan, *, known: int = KNOWN) -> None:
         self.plan, self.place = plan, f"Redis at {link.address}, key {key}"
-        self.known, self._most_known = set[bytes](), known
+        self.known, self.most_known = set[bytes](), known
         self.epoch, self.comes, self.requeued = "", False, 0
         self._link, self._key = link, key
         self._lives = ("", "")
@@ -239,11 +240,11 @@ class Worker:
 
         :returns: what it answers.
         """
-        plain = not self.plan.order and all(entry.op in "mx" for entry in call.entries)
-        script = "mark" if plain else "call"
+        plain = not self.plan.order
+        script, queue = "mark" if plain else "call", call.queue[:1]
         while True:
             said = self._say(call, plain=plain)
-            word, *parts = self._link.run(script, self._key, said, large=not plain)
+            word, *parts = self._link.run(script, self._key, said, large=not plain, queue=queue)
             if word != b"slices":
                 break
             following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
@@ -255,6 +256,8 @@ class Worker:
                 f" crawl again: it fetches its pages again. Does another program write to keys"
                 f" that begin with this one?"
             )
+        if word == b"queue":
+            raise BackendError(f"{self.place}: {parts[0].decode(errors='replace')}.")
         if word != b"ok":
             raise Surprise(word)
         return parts
@@ -278,7 +281,7 @@ class Worker:
     def learn(self, fingerprints: Iterable[bytes]) -> None:
         """Remember fingerprints whose verdicts have reached their callers, and no others."""
         self.known.update(fingerprints)
-        while len(self.known) > self._most_known:
+        while len(self.known) > self.most_known:
             self.known.pop()  # any of them: that costs a question
 
     def prepare(self) -> None:

@@ -45,9 +45,6 @@ queue_of = attrgetter("_queue")
 # The filter in Redis of a duplicate filter: its calls are made to fail.
 filter_in = attrgetter("_filter.filter")
 
-# What a filter calls seen without asking.
-seen_by = attrgetter("_seen")
-
 
 def send(crawler, request):
     """Let the engine of a crawl download a request that its scheduler has returned."""
@@ -118,9 +115,19 @@ def clock_of_redis(client, now):
         link.script, Redis.time = read, real_time
 
 
-def crawl_by(scheduler, crawler):
-    """Let a crawl without an engine have a scheduler of scrapy-redis."""
-    crawler.engine = SimpleNamespace(_slot=SimpleNamespace(scheduler=scheduler))
+def crawl_by(scheduler, crawler, start=None):
+    """Let a crawl without an engine have a scheduler of scrapy-redis, and what `start()` yields."""
+    crawler.engine = SimpleNamespace(_slot=SimpleNamespace(scheduler=scheduler), _start=start)
+
+
+def start_of(crawler):
+    """Return what the engine of a crawl reads in place of the spider's `start()`."""
+    return crawler.engine._start
+
+
+def push_again(scheduler):
+    """Let a scheduler of scrapy-redis send what waits, as a timer does after an outage."""
+    scheduler.enqueue_request.__self__._send()
 
 
 def be_simulated(thread):

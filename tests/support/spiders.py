@@ -214,7 +214,26 @@ class Shaky(ItemSpider):
 
 
 with suppress(ModuleNotFoundError):
+    from scrapy_redis.queue import FifoQueue
     from scrapy_redis.spiders import RedisCrawlSpider
+
+    class HandedOut(FifoQueue):
+        """Notes what it hands out in the very command that does so."""
+
+        def pop(self, timeout=0):  # noqa: ARG002 - its signature
+            data = self.server.rpoplpush(self.key, "worker:popped")
+            return self._decode_request(data) if data else None
+
+    class Dying(HandedOut):
+        """Has a push of its own, the twentieth of which never comes."""
+
+        pushes = 0
+
+        def push(self, request):
+            self.pushes += 1
+            if self.pushes == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().push(request)
 
     class RulesFromRedis(RedisCrawlSpider):
         name = "rules_from_redis"

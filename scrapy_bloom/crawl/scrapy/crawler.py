@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,22 @@ def scheduler_of(crawler: Crawler) -> Any:
     """Return the scheduler of a crawl, or None if there is none (yet)."""
     engine = engine_of(crawler)
     return getattr(getattr(engine, "_slot", None), "scheduler", None)
+
+
+def encode(request: Request, queue: Any) -> bytes:
+    """Return a request as scrapy-redis's queue pushes it. Raises what its serializer does."""
+    return bytes(queue.server.get_encoder().encode(queue._encode_request(request)))
+
+
+def wrap_start(crawler: Crawler, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
+    """Have Scrapy read ``wrap(start)`` instead of the spider's ``start()``, if that is not over.
+
+    Call it while the spider is being opened.
+    """
+    engine = engine_of(crawler)
+    start: Any = getattr(engine, "_start", None)
+    if hasattr(start, "__aiter__"):
+        engine._start = wrap(start)
 
 
 def apply_settings(crawler: Crawler) -> None:

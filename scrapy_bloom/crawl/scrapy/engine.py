@@ -19,7 +19,7 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl.scrapy.crawler import engine_of
+from scrapy_bloom.crawl.scrapy.crawler import engine_of, wrap_start
 from scrapy_bloom.crawl.scrapy.downloads import leave_first_slot, slot_of
 from scrapy_bloom.errors import BackendError
 
@@ -153,9 +153,7 @@ class Engine:
         Call it while the spider is being opened.
         """
         self._wrap_start = wrap
-        start: Any = getattr(self._engine, "_start", None)
-        if hasattr(start, "__aiter__"):
-            self._engine._start = wrap(start)
+        wrap_start(self._crawler, wrap)
 
     async def run_start(self, spider: Spider) -> AsyncIterator[Any]:
         """Return what the spider's ``start()`` yields when it is run again."""
