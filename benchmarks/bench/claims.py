@@ -178,9 +178,11 @@ def behind(results: Results) -> list[str]:
             f"A full filter takes {rows[OURS]['bytes_per_item']:.2f} bytes a page,"
             f" a textbook Bloom filter {rows[TEXTBOOK]['bytes_per_item']:.2f}."
         ),
-        (
-            "With scrapy-redis's scheduler, our filter takes up to"
-            f" {max(beside):.2f} times as much CPU of Redis as scrapy-redis's own."
+        *(
+            f"With scrapy-redis's scheduler, our filter takes up to {ratio:.2f} times as much CPU"
+            " of Redis as scrapy-redis's own."
+            for ratio in (max(beside),)
+            if ratio > SAME
         ),
         (
             f"Four workers that share one host at {1 / polite.DELAY:g} pages a second take"

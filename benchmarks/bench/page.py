@@ -31,7 +31,7 @@ scrapy-bloom compared with the alternatives: medians of alternating runs.
 
 Candidates run in alternating order, each part in a process of its own, alternatives as their own
 documentation recommends; figures are medians. CPU is the processor time of the measured process.
-Absolute times belong to one machine and hour: compare only ratios.
+Absolute times belong to one machine and hour: compare only ratios.{pair}
 
 `make bench` measures everything in about 40 minutes on two cores.
 """
@@ -93,7 +93,16 @@ def short_page(results: Mapping[str, Result]) -> str:
             for each in claims.behind(results)
         ),
         sections="\n\n".join(_extract(PARTS[name], results[name]) for name in SECTIONS),
+        pair=_pair(results["redis-crawl"]["tables"]["server"][0].get("pair")),
     )
+
+
+def _pair(seconds: float | None) -> str:
+    """Return what a system call costs where it was measured, if that was."""
+    if seconds is None:
+        return ""
+    took = f"There\na send and a receive on a socket pair took {seconds * 1e6:.1f} µs"
+    return f" {took}: where they take longer, saved round\ntrips count for more."
 
 
 def long_page(results: Mapping[str, Result]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +15,13 @@ if TYPE_CHECKING:
     from testbed.localredis import LocalRedis
 
 TABLE: Final = Table(
-    "server", "The server", (Column("server", "server"), Column("allocator", "allocator"))
+    "server",
+    "The server",
+    (
+        Column("server", "server"),
+        Column("allocator", "allocator"),
+        Column("pair", "µs for a send and a receive", ".1f", 1e-6),
+    ),
 )
 """Shows what :func:`described` returns."""
 
@@ -39,8 +47,26 @@ def described(server: LocalRedis) -> list[Row]:
         {
             "server": f"Redis {client.info('server')['redis_version']}",
             "allocator": client.info("memory")["mem_allocator"],
+            "pair": send_and_receive(),
         }
     ]
+
+
+def send_and_receive(times: int = 20_000, rounds: int = 5) -> float:
+    """Return the seconds of a send and a receive on a socket pair: what a system call costs here.
+
+    Where they take longer, a round trip that is saved saves more.
+    """
+    one, other = socket.socketpair()
+    took = []
+    with one, other:
+        for _ in range(rounds):
+            start = time.perf_counter()
+            for _ in range(times):
+                one.send(b"x")
+                other.recv(1)
+            took.append((time.perf_counter() - start) / times)
+    return min(took)
 
 
 def busy(client: Any) -> float:
