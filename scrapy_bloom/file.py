@@ -19,7 +19,7 @@ from scrapy_bloom.errors import STRANGE, BloomError, StateError
 from scrapy_bloom.values import encodable
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Each change of what is written has a number of its own. Files of no other are read."""
 
 SCHEMA: Final = f"""
@@ -42,12 +42,12 @@ CREATE TABLE again (fingerprint BLOB PRIMARY KEY, since REAL, crc INT) WITHOUT R
 CREATE TABLE ages (fingerprint BLOB PRIMARY KEY, last REAL, crc INT) WITHOUT ROWID;
 CREATE TABLE queues (id INTEGER PRIMARY KEY, path TEXT UNIQUE, slot TEXT, crc INT);
 CREATE TABLE requests (id INTEGER PRIMARY KEY, body BLOB, crc INT);  -- queue << 40 | number
--- What has failed, or is unparsed. `way` is JSON: marks, in hexadecimal.
+-- What has failed, or is unparsed. `way` is JSON: marks of where redirects led, in hexadecimal.
 CREATE TABLE failed (id INTEGER PRIMARY KEY, run INT, kind TEXT, message TEXT, date REAL, tries INT,
   unparsed INT, way TEXT, body BLOB, crc INT);
--- Start requests that are not filtered: the row of each in `requests` or `failed`, or 0; and
--- whether it counts as done.
-CREATE TABLE starts (id BLOB PRIMARY KEY, row INT, done INT, crc INT) WITHOUT ROWID;
+-- Start requests that are not filtered: where each was last, in `requests` or `failed`; if it is
+-- there no more it is done.
+CREATE TABLE starts (id BLOB PRIMARY KEY, row INT, crc INT) WITHOUT ROWID;
 """
 
 # Squares: a sum of the numbers themselves would often be right by chance. None is 0.

@@ -217,7 +217,7 @@ class Scheduler(ScrapyScheduler):
         identifier = Identifier(crawler, settings)
         statuses = failing_statuses(crawler)
         retries = settings[RETRY_FAILED] is not False
-        in_flight = InFlight(engine, report, identifier, statuses, shared=shared, retries=retries)
+        in_flight = InFlight(engine, report, identifier, statuses, retries=retries)
         crawl = Crawl(crawler, self.spider, settings, report, engine, identifier, in_flight)
         self._early = []
         with no_requests(crawler):

@@ -48,7 +48,6 @@ from scrapy_bloom.local.notes import (
     read_notes,
 )
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
-from scrapy_bloom.local.starts import Start
 from scrapy_bloom.local.store import NAME, Store, count_in, reading
 
 _DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
@@ -161,7 +160,7 @@ class LocalTarget:
         """Open the file to look for pages."""
         with self.reading() as store:
             requests = partial(self._found, store) if store.meta.get(KIND) == REQUESTS else None
-            done = pages_of(id_ for id_, start in store.starts if start.done)
+            done = pages_of(store.starts.done())
             yield View(identity_in(store), store.stored.contains_many, requests, done, read)
 
     # Changing
@@ -173,21 +172,19 @@ class LocalTarget:
         :param put_back: whether the next run fetches them again; else they count as done.
         """
         with self._locked(), self._writing() as store:
-            count = 0
-            for id_, failed in store.failed.stored():  # nothing is written before the end
-                if failed is None or not chosen(failed):
-                    continue
-                count += 1
-                store.failed.remove(id_, failed)
+            listed = store.failed.stored()
+            ids = [id_ for id_, failed in listed if failed is not None and chosen(failed)]
+            if ids and put_back:
+                store.fail_astray()  # while it is known what has failed
+            for failed in filter(None, map(store.failed.take, ids)):
                 if put_back:
-                    store.filter.forget_many(failed.way)
-                    start = Start(_put_back(store, failed))
+                    store.filter.forget_many(failed.way if failed.unparsed else ())
+                    row = _put_back(store, failed)
+                    if start := start_in(failed.body):
+                        store.starts[start] = row
                 else:
-                    start = Start(done=True)
                     store.meta[DONE] = store.meta.get(DONE, 0) + 1
-                if id_of_start := start_in(failed.body):
-                    store.starts[id_of_start] = start
-        return count
+        return len(ids)
 
     @contextmanager
     def marks(self, verb: str) -> Iterator[Marks]:

@@ -150,7 +150,7 @@ class RedisTarget:
         with self._reading() as reader:
             plan = reader.existing().plan
             requests = partial(_found, reader) if plan.order else None
-            done = pages_of(start for start, _ in reader.starts())
+            done = pages_of(reader.starts())
             yield View(identity_in(plan), reader.contains_many, requests, done, read)
 
     # Changing

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom.crawl.history import ORIGINAL, TRIES
-from scrapy_bloom.crawl.outcomes import APART, MOST_RUNS, Reason
+from scrapy_bloom.crawl.outcomes import APART, MOST_RUNS, REDIRECTED, Reason
 from scrapy_bloom.crawl.serialize import read_fields, write_fields
 
 _LENGTH: Final = struct.Struct(">I")
@@ -25,8 +25,8 @@ class Failed(NamedTuple):
         worker: which worker says so; empty in a job directory.
         unparsed: whether it is fetched again only if somebody says so: no callback got it, which is
             no failure, or it has failed in :data:`~.outcomes.MOST_RUNS` runs.
-        way: marks of where its redirects led, to be forgotten if it is put back by hand. What has
-            failed has none: they were forgotten when it failed.
+        way: marks of where its redirects led, to be forgotten if it is put back by hand. Those of
+            what has failed were forgotten when it failed: jobs note them, Redis elsewhere.
         body: the request that the spider yielded, to be fetched again.
     """
 
@@ -38,6 +38,14 @@ class Failed(NamedTuple):
     unparsed: bool
     way: tuple[bytes, ...]
     body: bytes
+
+    @property
+    def leads_to_seen(self) -> bool:
+        """Whether it is unparsed because it was redirected to a page that was seen, its way's last.
+
+        If that fails, this has failed, too.
+        """
+        return self.kind == REDIRECTED and bool(self.way) and not self.tries
 
     @classmethod
     def of(

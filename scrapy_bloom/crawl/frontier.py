@@ -65,7 +65,6 @@ class Frontier:
         crawler, report, engine = crawl.crawler, crawl.report, crawl.engine
         self._crawler, self._spider, self._report = crawler, crawl.spider, report
         self._engine, self._in_flight = engine, crawl.in_flight
-        self._identifier, self._waits = crawl.identifier, crawl.in_flight.waits
         self._backend, self._dupefilter = backend, dupefilter
         judged_by = crawler, crawl.identifier, report, backend
         self._judge = Judge(*judged_by, shared=backend.shared, own=dupefilter.own)
@@ -135,7 +134,7 @@ class Frontier:
                 origin = self._in_flight.origin_of(request)
                 # For a page that a callback has, as most of them, this would change nothing.
                 if origin is not None and (origin.state is not REACHED or ORIGINAL in meta):
-                    self._add_ended(self._in_flight.note_stored(request, origin))
+                    self._in_flight.note_stored(request, origin)
         if due:
             self._await_due()
         return True
@@ -262,8 +261,8 @@ class Frontier:
 
         The page that yielded it does not end before that; if it is unknown, none is done.
         """
-        origin = self._in_flight.origin_of(request)
-        here, must_wait = self._in_flight, self._waits.leads_to_one_in_flight(request)
+        here = self._in_flight
+        origin = here.origin_of(request)
         if origin is None:
             question = self._ledger.ask()
         else:
@@ -274,9 +273,9 @@ class Frontier:
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            here.note_duplicate(request, self._judge.dropped, origin, even_if_queued=must_wait)
+            here.note_duplicate(request, self._judge.dropped, origin)
         elif origin is not None:
-            self._add_ended(here.note_stored(request, origin))
+            here.note_stored(request, origin)
         if origin is None:
             self._ledger.answer(question)
         else:
@@ -321,7 +320,8 @@ class Frontier:
     def _release(self, page: Page) -> None:
         reason, taken = page.reason, page.taken
         if reason is not None and not self._retries:
-            reason = reason._replace(unparsed=True)
+            page.way += () if reason.to is None else (reason.to,)
+            reason = reason._replace(unparsed=True, to=None)
         unparsed = reason is not None and reason.unparsed
         if reason is None:
             ended = Ended.REPLACED if page.state is State.REPLACED else Ended.DONE
@@ -332,7 +332,10 @@ class Frontier:
             self._report.unlisted[reason.kind] += 1
         if taken is None:
             self._memory.end(page, failed=reason is not None and not unparsed)
-        self._waits.tell(page)
+        if page.way and page.state is not State.REPLACED:
+            for link in self._judge.links.pop(page.way):
+                if reason is not None and not unparsed:  # nothing else may lead there any more
+                    self.enqueue(link)
         if reason is not None:
             self._report.ended(reason.kind, unparsed=unparsed)
 
@@ -399,8 +402,6 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
-            if worked:
-                self._waits.heard()
         except Exception as error:  # what was not written stays in memory
             self._note_unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
@@ -447,11 +448,7 @@ class Frontier:
         backend, memory = self._backend, self._memory
         if backend.broken:
             return
-        if not (self._busy or len(memory) or len(backend)):
-            self._add_ended(self._in_flight.end(self._waits.let_go()))
-            if self._ledger:
-                raise DontCloseSpider
-        if backend.over and not len(memory) and not self.pending():
+        if backend.over and not (len(memory) or self._ledger or self.pending()):
             return
         count, until = backend.resting()
         count, until = count + memory.later, min(until, memory.next_due)

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.history import CHAIN, Chains
+from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.fingerprinter import CanonicalRequestFingerprinter
 from scrapy_bloom.settings import MAX_AGE, WINDOW, Settings
 from scrapy_bloom.values import read_age
@@ -44,6 +45,7 @@ class Identifier:
         self.identify = self.fingerprinter.fingerprint
         self.window = settings[WINDOW]
         self._chains = Chains(crawler, self.fingerprinter.fingerprint)
+        self.start_over()
 
     def max_age(self, request: Request) -> float | None:
         """Return for how many seconds the mark of a request counts; None if it does not say.
@@ -65,17 +67,29 @@ class Identifier:
         """Return the marks of the pages that redirected to a request."""
         return self._chains.of(request)
 
+    def way_of(self, request: Request) -> MarkChain:
+        """Return the marks of where redirects have led by now, from the page where they began."""
+        before = self._chains.of(request)
+        if not before or (request.dont_filter and len(before) == 1):  # a retry of that page
+            return ()
+        return (*({*before, self.identify(request)} - {before[0]}),)
+
     def chain_of(self, request: Request) -> MarkChain:
         """Return the mark of a page, and those of the pages that redirected to it."""
         mark = self.identify(request)
         return (*dict.fromkeys((mark, *self._chains.of(request))),)
 
+    def start_over(self) -> None:
+        """Note that ``start()`` runs from its beginning."""
+        self._came = LocalFilter(error_rate=1e-6)  # a dictionary would take 100 bytes for each
+        self._came_again: dict[bytes, int] = {}
+
     def start_id(self, request: Request) -> bytes:
         """Return what identifies a start request; nothing if its page cannot be identified.
 
         ``start()`` runs in each run and worker, and Scrapy does not filter what it yields by
-        default. A page and its callback are one, wherever they are stored, whatever else is in the
-        request: its meta may differ in each process.
+        default. The first request for a page with a callback and a ``cookiejar`` is one in all of
+        them, and so is the second, whatever else is in it: its meta may differ in each process.
 
         :returns: 16 bytes, or none.
         """
@@ -83,8 +97,13 @@ class Identifier:
             mark = self.identify(request)
         except Exception:  # the project's fingerprinter
             return b""
-        name = getattr(request.callback, "__name__", "")
-        return start_page(mark) + _short(str(name).encode(errors="replace"))
+        jar = request.meta.get("cookiejar")
+        session = f" {jar}" if isinstance(jar, str | int) else ""
+        name = f"{getattr(request.callback, '__name__', '')}{session}".encode(errors="replace")
+        if self._came.add(first := start_page(mark) + _short(name)):
+            count = self._came_again[first] = self._came_again.get(first, 0) + 1
+            return start_page(mark) + _short(b"%b %d" % (name, count))
+        return first
 
 
 def start_page(mark: bytes) -> bytes:

@@ -48,7 +48,6 @@ class InFlight:
     :param report: writes to stats and log.
     :param identifier: says what a request is.
     :param statuses: those that are failures if no callback gets the response.
-    :param shared: whether other workers may take what was stored here.
     :param retries: whether failed pages are fetched again: then what waits for one fails with it.
 
     Attributes:
@@ -62,14 +61,13 @@ class InFlight:
         identifier: Identifier,
         statuses: Collection[int] = (),
         *,
-        shared: bool = False,
         retries: bool = True,
     ) -> None:
         self._engine, self._report, self._identifier = engine, report, identifier
         self._statuses, self._retries = statuses, retries
         self._pages: dict[Request, Page] = {}
         self._walls = Walls(report)
-        self.waits = Waits(identifier, shared=shared)
+        self.waits = Waits()
         engine.watch(self)
 
     def __len__(self) -> int:
@@ -81,10 +79,11 @@ class InFlight:
 
     def page_of(self, request: Request, taken: Any) -> Page:
         """Return the page of a stored request that was taken."""
+        page = Page(taken)
         if ORIGINAL in request.meta:
             with suppress(Exception):  # the project's fingerprinter
-                return self.waits.start(request, taken)
-        return Page(taken)
+                page.way = self._identifier.way_of(request)
+        return page
 
     def start(self, request: Request, page: Page) -> None:
         """Record that a request was taken, stored or only in memory."""
@@ -150,35 +149,18 @@ class InFlight:
         for page in self.led_to(request):
             page.note(Event.FAILED, Reason.of(error, "enqueue_request"))
 
-    def note_stored(self, request: Request, origin: Page) -> list[Page]:
-        """Note that a request is stored, which may stand in the place of the page it came from.
-
-        :returns: the pages that have ended by that.
-        """
-        if ORIGINAL not in request.meta:
-            origin.note(Event.YIELDED)
-            return []
-        origin.note(Event.REPLACED)
-        with suppress(Exception):  # the project's fingerprinter
-            return self.end(self.waits.expect(request, origin))
-        return []
+    def note_stored(self, request: Request, origin: Page) -> None:
+        """Note that a request is stored, which may stand in the place of the page it came from."""
+        origin.note(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
 
     def note_duplicate(
-        self,
-        duplicate: Request,
-        dropped: Dropped,
-        origin: Page | None = None,
-        *,
-        even_if_queued: bool = False,
+        self, duplicate: Request, dropped: Dropped, origin: Page | None = None
     ) -> None:
-        """Let the page that yielded a duplicate wait for what it duplicates, if it must.
+        """Note where a redirect led that was dropped as seen.
 
-        That is a retry or redirect, whose mark is forgotten if it fails, or is only in memory.
+        The page that yielded a duplicate of what is only in memory waits for that.
 
         :param dropped: the redirects that were dropped.
-        :param even_if_queued: whether to wait although nobody here has taken the target yet, which
-            may be long: redirects do, and so does a link whose target was in flight when it was
-            yielded.
         """
         is_redirect, mark = ORIGINAL in duplicate.meta, None
         if not (is_redirect or self.waits):
@@ -187,10 +169,13 @@ class InFlight:
         with suppress(Exception):  # the project's fingerprinter
             mark = self._identifier.identify(duplicate)
             pages = self.led_to(duplicate) if origin is None else (origin,)
-            self.waits.note_duplicate(mark, pages, even_if_queued=even_if_queued or is_redirect)
+            self.waits.note_duplicate(mark, pages)
         if origin is not None and is_redirect:
             chain = self._identifier.before(duplicate)
             circle = mark is not None and dropped.leads_back(chain, mark)
+            with suppress(Exception):  # likewise
+                by = self._engine.yielded_by(duplicate)
+                circle |= by is not None and mark == self._identifier.identify(by)
             self._note_redirected(duplicate, origin, mark, circle=circle)
 
     def _note_redirected(
@@ -208,7 +193,7 @@ class InFlight:
         if status in self._statuses:
             message = f"redirected to {request.url}"[:MOST_MESSAGE]
             origin.note(Event.FAILED, Reason(str(status), message))
-        if to is not None and (circle or to == origin.mark):
+        if to is not None and circle:
             origin.note(Event.FAILED, Reason("too many redirects", to_url))
             origin.way += (to,)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import stats
-from scrapy_bloom.crawl.history import CHAIN
+from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import Identifier, MarkChain
 from scrapy_bloom.crawl.ledger import Ledger
-from scrapy_bloom.crawl.redirects import Dropped
+from scrapy_bloom.crawl.redirects import Dropped, FirstLinks
 from scrapy_bloom.crawl.report import Report, Verdict, end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import BloomError, SettingError
@@ -62,6 +62,7 @@ class Judge:
     Attributes:
         ledger: what has no answer yet.
         dropped: the redirects that were dropped.
+        links: those that were dropped while a redirect to the same page is under way.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Judge:
         self._own = own
         self._crawler, self._identifier, self._report = crawler, identifier, report
         self._identify, self._marks, self._shared = identifier.identify, marks, shared
-        self.ledger, self.dropped = Ledger(), Dropped()
+        self.ledger, self.dropped, self.links = Ledger(), Dropped(), FirstLinks()
 
     def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
         """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
@@ -94,8 +95,7 @@ class Judge:
                 return EXEMPT
             seen = ask(mark, self._max_age(request) if MAX_AGE in meta else None)
             if seen is False:
-                self._report.count(NEW)
-                return NEW
+                return self._let_through(request, mark)
             if seen is True:
                 return self._drop(request, mark)
             return seen.addCallback(self._answered, request, mark)
@@ -132,6 +132,12 @@ class Judge:
         """Return the verdict on a request once it is known whether its mark was there."""
         if seen:
             return self._drop(request, mark)
+        return self._let_through(request, mark)
+
+    def _let_through(self, request: Request, mark: bytes) -> Verdict:
+        """Return the verdict on a new request; note a redirect, whose target may yet fail."""
+        if CHAIN in request.meta:
+            self.links.expect(mark)
         self._report.count(NEW)
         return NEW
 
@@ -139,6 +145,8 @@ class Judge:
         """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
         if CHAIN in request.meta:
             self.dropped.note(self._identifier.before(request), mark)
+        elif ORIGINAL not in request.meta:  # else it is a redirect whose chain has ended
+            self.links.keep(mark, request)
         self._report.count(SEEN)
         return SEEN
 

@@ -85,13 +85,12 @@ class Page:
     """One request on its way from a queue to its end.
 
     It ends once the engine is through with it, all that it led to is judged, and what it waits for
-    has ended: a request that is only in memory, as only the page can yield that again, or where it
-    was redirected, if another page is fetching that. Its row goes once its items are written, too.
+    has ended: a request that is only in memory, as only the page can yield that again. Its row goes
+    once its items are written, too.
 
     Attributes:
-        taken: what the backend has handed out; None if it is only in memory, or expected.
-        mark: its own, if that is withheld from the next run, as it is only in memory; or of the
-            page that it stands for by now, if it is a retry or a redirect.
+        taken: what the backend has handed out; None if it is only in memory.
+        mark: its own, if that is withheld from the next run, as it is only in memory.
         way: the marks of where redirects led: they are forgotten when it is to come again.
         roots: of one in memory, the stored pages that led to it, perhaps through others.
         awaits: how many must end first: the engine's work on it, and all else that it waits for.

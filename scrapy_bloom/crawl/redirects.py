@@ -1,20 +1,32 @@
-"""Where redirects have led that were dropped as seen: if that is forgotten, so are their pages."""
+"""Where redirects have led: what was dropped as seen by that, and must not be lost with it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from scrapy_bloom.crawl.serialize import write_fields
+
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from scrapy import Request
 
     from scrapy_bloom.crawl.identity import MarkChain
 
 MOST: Final = 10_000
-"""Marks of dropped redirects that are remembered; beyond that, the oldest is discarded."""
+"""Marks of redirects that are remembered; beyond that, the oldest is discarded."""
+
+MOST_BYTES: Final = 10_000_000
+"""Of links that are kept, as they would be stored; likewise."""
+
+_UNKNOWN: Final = 1000  # bytes of what cannot be stored
 
 
 class Dropped:
-    """Redirects that were dropped as seen: whose marks lead where."""
+    """Redirects that were dropped as seen: whose marks lead where.
+
+    If that is forgotten, so are their pages.
+    """
 
     def __init__(self) -> None:
         # By mark of a page on the way: the target's mark, and the marks of all on the way.
@@ -45,3 +57,44 @@ class Dropped:
         for mark, _ in found:
             del self._to[mark]
         return [*dict.fromkeys(chain for _, chain in found)]
+
+
+class FirstLinks:
+    """The first link that was dropped to each page while a redirect there is under way.
+
+    If that page fails, its mark is forgotten and what redirected there is listed. Next time that
+    may lead elsewhere: then nothing leads there any more but this link, whose page is done.
+    """
+
+    def __init__(self) -> None:
+        # By mark of where a redirect has led: the link, if there is one, and its size.
+        self._links: dict[bytes, tuple[Request | None, int]] = {}
+        self._bytes = 0
+
+    def expect(self, mark: bytes) -> None:
+        """Note that a redirect is stored that leads to a page."""
+        self.pop((mark,))
+        self._links[mark] = None, 0
+        self._bound()
+
+    def keep(self, mark: bytes, link: Request) -> None:
+        """Keep a link that was dropped as seen, if it is the first to such a page."""
+        if self._links.get(mark, (link,))[0] is not None:
+            return
+        try:
+            size = len(write_fields(link.replace(callback=None, errback=None).to_dict()))
+        except Exception:  # its parts may raise anything
+            size = _UNKNOWN + len(link.body)
+        self._links[mark] = link.replace(dont_filter=True), size
+        self._bytes += size
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self._links) > MOST or self._bytes > MOST_BYTES:
+            self.pop((next(iter(self._links)),))
+
+    def pop(self, marks: Collection[bytes]) -> list[Request]:
+        """Remove pages to which redirects have led; return the links that are kept for them."""
+        found = [self._links.pop(mark, (None, 0)) for mark in marks]
+        self._bytes -= sum(size for _, size in found)
+        return [link for link, _ in found if link is not None]

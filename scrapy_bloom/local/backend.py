@@ -34,7 +34,6 @@ from scrapy_bloom.local.job import Identity, Job, file_in
 from scrapy_bloom.local.notes import DONE, FEEDS, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
-from scrapy_bloom.local.starts import Start
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -141,10 +140,8 @@ class LocalBackend(Backend):
         ):
             return True
         start = self._start_of(request) if mark is None else b""
-        if start:
-            if self._store.has_waited(self._store.starts[start].row):
-                return False
-            self._take_over(start, request)
+        if start and self._is_there(start, request):
+            return False
         try:
             self._queues.push(request, not_before)
         except Exception as error:
@@ -154,25 +151,23 @@ class LocalBackend(Backend):
                 self._changed()
         return False
 
-    def _take_over(self, start: bytes, request: Request) -> None:
-        """Let a start request take the place of its like that has failed."""
+    def _is_there(self, start: bytes, request: Request) -> bool:
+        """Return whether a start request of an earlier run is not done yet.
+
+        Otherwise this one takes its place: that counts no more as what it did, and its failures
+        count on.
+        """
+        row = self._store.starts[start]
+        if row and self._queues.has(row):
+            return True
         request.meta[START] = start
-        failed = self._note_start(start, Start())
+        failed = self._store.failed.take(row)
         if failed is not None:
             with suppress(Exception):  # its parts may raise anything
                 request.meta[TRIES] = read_fields(failed.body)["meta"][TRIES]
-
-    def _note_start(self, id_: bytes, start: Start) -> Failed | None:
-        """Note what has become of a start request, which counts no more as what it did.
-
-        :returns: it, if it was on the failed list.
-        """
-        before = self._store.starts[id_]
-        failed = self._store.failed.take(before.row)
-        if before.done:
+        elif row and not self._store.has(row):
             self._count(DONE, -1)
-        self._store.starts[id_] = start
-        return failed
+        return False
 
     def _count(self, name: str, by: int) -> None:
         self._store.meta[name] = self._store.meta.get(name, 0) + by
@@ -212,30 +207,31 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
+    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:  # noqa: ARG002 - its row says it
         """Delete the row of a request with the next commit, and count its page."""
         if ended is not Ended.REPLACED:
-            if start:
-                self._note_start(start, Start(done=True))  # first, as it may fail
             self._count(DONE, 1)
         if taken is not None:
             self._store.delete(taken.row)
 
     def fail(
-        self, taken: Taken | None, reason: Reason, way: Collection[bytes], start: bytes = b""
+        self,
+        taken: Taken | None,
+        reason: Reason,
+        way: Collection[bytes],
+        start: bytes = b"",  # noqa: ARG002 - its row says it
     ) -> bool:
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
             self._count(NOT_KEPT, 1)
             return True
-        if start:
-            self._note_start(start, Start(taken.row))
         failed = Failed.of(taken.body, reason, time.time(), way=way)
+        if way and not failed.unparsed:
+            self._store.filter.forget_many(way)
+            failed = failed._replace(way=(*way,))  # what is redirected there has failed, too
         if not self._store.fail(taken.row, failed):
             self._count(NOT_KEPT, 1)
             self._report.not_kept(self._store.failed.reasons.decisions.total())
-        if way and not failed.unparsed:
-            self._store.filter.forget_many(way)
         return failed.unparsed
 
     def _take(self) -> tuple[Request, Taken] | None:

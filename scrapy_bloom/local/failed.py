@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, Final, NamedTuple
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
-from scrapy_bloom.crawl.outcomes import MOST_UNPARSED
+from scrapy_bloom.crawl.outcomes import MOST_UNPARSED, REDIRECTED, Reason
 from scrapy_bloom.errors import STRANGE
 
 _COLUMNS: Final = "id, run, kind, message, date, tries, unparsed, way, body, crc"
@@ -60,6 +60,7 @@ class FailedList:
         (self.left,) = database.execute(due, (run,)).fetchone()
         self._new: dict[int, Failed] = {}
         self._gone: set[int] = set()
+        self._earlier: set[int] = set()  # of the new ones, those that an earlier run has left
         self._after = -1  # ids up to this one were put back, or cannot be read
 
     def __len__(self) -> int:
@@ -81,6 +82,29 @@ class FailedList:
         self._new[id_] = failed
         self._count(failed, 1)
         return True
+
+    def led_to(self) -> set[bytes]:
+        """Return the marks of where redirects of what has failed led, by the last commit."""
+        asked = "SELECT DISTINCT way FROM failed WHERE NOT unparsed AND way != ''"
+        return {mark for (way,) in self._database.execute(asked) for mark in _marks(way)}
+
+    def leading_to(self, marks: Container[bytes]) -> list[int]:
+        """Return the ids of what was redirected to one of these as that was seen, likewise."""
+        asked = "SELECT id, way FROM failed WHERE unparsed AND kind = ? AND NOT tries AND way != ''"
+        rows = self._database.execute(asked, (REDIRECTED,))
+        return [id_ for id_, way in rows if _marks(way)[-1] in marks]
+
+    def let_fail(self, id_: int) -> tuple[bytes, ...]:
+        """Let an unparsed request fail, as if an earlier run had left it; return its way."""
+        if (unparsed := self.take(id_)) is None:
+            return ()
+        reason, way = Reason(unparsed.kind, unparsed.message), unparsed.way
+        failed = Failed.of(unparsed.body, reason, unparsed.date)
+        self._new[id_] = failed._replace(way=way)
+        self._earlier.add(id_)
+        self._count(failed, 1)
+        self.left += 1
+        return way
 
     def pop_due(self) -> tuple[int, Failed | None] | None:
         """Return the next request of an earlier run to be put back; None if there is none.
@@ -142,15 +166,16 @@ class FailedList:
         change = sum(map(file.weight, self._new)) - sum(map(file.weight, self._gone))
 
         def keep() -> None:
-            self._gone.clear()
-            self._new.clear()
+            for each in self._gone, self._earlier, self._new:
+                each.clear()
 
         return keep, change
 
     def _row(self, id_: int, failed: Failed) -> tuple[file.Value, ...]:
         kind, message, date, tries, _, unparsed, way, body = failed
         marks = json.dumps([mark.hex() for mark in way]) if way else ""
-        return id_, self.run, kind, message, date, tries, int(unparsed), marks, body
+        run = self.run - (id_ in self._earlier)
+        return id_, run, kind, message, date, tries, int(unparsed), marks, body
 
 
 def _read(row: tuple[Any, ...]) -> Failed | None:
@@ -159,9 +184,13 @@ def _read(row: tuple[Any, ...]) -> Failed | None:
         return None
     kind, message, date, tries, unparsed, way, body = values[2:]
     try:
-        marks = (*map(bytes.fromhex, json.loads(way)),) if way else ()
+        marks = _marks(way) if way else ()
         failed = Failed(kind, message, float(date), tries, "", bool(unparsed), marks, body)
     except STRANGE:
         return None
     is_whole = all(map(isinstance, (kind, message, tries, body), (str, str, int, bytes)))
     return failed if is_whole else None
+
+
+def _marks(way: str) -> tuple[bytes, ...]:
+    return (*map(bytes.fromhex, json.loads(way)),)

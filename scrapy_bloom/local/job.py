@@ -185,6 +185,7 @@ class Job:
             if not plain:
                 store.meta[RUNS] = store.failed.run
                 store.meta[FEEDS] = "{}"
+                store.fail_astray()
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:
@@ -210,6 +211,7 @@ class Job:
         its queue.
         """
         try:
+            self.store.fail_astray()
             if self.kind != REQUESTS:
                 self.store.meta[DIGEST] = digest(self.folder)
             self.store.close()

@@ -33,8 +33,7 @@ from scrapy_bloom.local.later import (
     stored_requests,
     waiting_body,
 )
-from scrapy_bloom.local.starts import Start
-from scrapy_bloom.local.store import Store
+from scrapy_bloom.local.store import NUMBER_BITS, Store
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -164,8 +163,20 @@ class Queues:
     def _note_start(self, request: Request, row: int) -> int:
         """Note where a start request is now, or what a retry has made of one; return its row."""
         if start := request.meta.get(START):
-            self.store.starts[start] = Start(row)
+            self.store.starts[start] = row
         return row
+
+    def has(self, row: int) -> bool:
+        """Return whether a request is not done, and can be read."""
+        if not self.store.has(row):
+            return False
+        later = self.store.find(LATER)
+        read = read_waiting if later == row >> NUMBER_BITS else read_request
+        try:
+            read(self.store.get(row) or b"", self.spider)
+        except Exception:  # its parts may raise anything
+            return False
+        return True
 
     def _push(self, request: Request) -> int:
         self._queue.push(request)

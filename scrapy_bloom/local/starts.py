@@ -4,53 +4,41 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
 
 from scrapy_bloom import file
 
-
-class Start(NamedTuple):
-    """What is known of a start request.
-
-    Attributes:
-        row: of the request, which waits, is in flight or has failed; or where it was; 0 if unknown.
-        done: whether it counts as done; not if it has not ended since it came last.
-    """
-
-    row: int = 0
-    done: bool = False
-
-
-_UNKNOWN: Final = Start()
+_DONE = """
+SELECT id FROM starts WHERE row NOT IN (SELECT id FROM requests)
+  AND row NOT IN (SELECT id FROM failed)
+"""
 
 
 class Starts:
-    """The start requests of a job that are not filtered, by their ids, in a table of its own.
+    """By their ids, the rows of a job's start requests that are not filtered, in a table.
 
-    Changes are collected in memory; :meth:`write` writes them.
+    A row is where the request was last: it waits there, is in flight, has failed, or is done. What
+    changes is collected in memory; :meth:`write` writes it.
 
     :param database: the file.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._new: dict[bytes, Start] = {}
+        self._new: dict[bytes, int] = {}
 
-    def __iter__(self) -> Iterator[tuple[bytes, Start]]:
-        """Yield what is in the file."""
-        rows = file.rows(self._database, "starts")
-        return ((id_, Start(row, bool(done))) for id_, row, done in rows)
+    def done(self) -> Iterator[bytes]:
+        """Yield those in the file that are done."""
+        return (id_ for (id_,) in self._database.execute(_DONE))
 
-    def __getitem__(self, id_: bytes) -> Start:
-        """Return what is known of one."""
+    def __getitem__(self, id_: bytes) -> int:
+        """Return where one was last, 0 if it never came."""
         if id_ in self._new:
             return self._new[id_]
-        asked = "SELECT row, done FROM starts WHERE id = ?"
-        row, done = self._database.execute(asked, (id_,)).fetchone() or _UNKNOWN
-        return Start(row, bool(done))
+        found = self._database.execute("SELECT row FROM starts WHERE id = ?", (id_,)).fetchone()
+        return int(found[0]) if found else 0
 
-    def __setitem__(self, id_: bytes, start: Start) -> None:
-        self._new[id_] = start
+    def __setitem__(self, id_: bytes, row: int) -> None:
+        self._new[id_] = row
 
     @property
     def changed(self) -> bool:
@@ -62,6 +50,5 @@ class Starts:
 
         :returns: what to call once it is committed.
         """
-        rows = ((id_, start.row, int(start.done)) for id_, start in self._new.items())
-        file.put(self._database, "starts", rows)
+        file.put(self._database, "starts", self._new.items())
         return self._new.clear

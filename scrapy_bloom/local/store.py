@@ -37,6 +37,7 @@ from typing import Any, Final
 from scrapy_bloom import file
 from scrapy_bloom.crawl.backend import EACH
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -63,6 +64,8 @@ NEVER_MISSING: Final = "requests", "failed", "queues", "again"
 """Tables that are checked even in a larger file that was closed: a row missing there loses a page.
 Checksums cover only rows that exist; rows missing elsewhere cause pages to be fetched again."""
 
+_AT_ONCE: Final = 1000
+"""Rows of the failed list that one commit changes at most, so that they are not all in memory."""
 
 _PRAGMAS: Final = (
     "journal_mode = WAL",
@@ -113,7 +116,6 @@ class Store:
         marks: what is stored of it.
         failed: the failed list.
         starts: start requests that are not filtered.
-        first: the number of this run's first request.
         log: SQLite's, beside the file.
         meta: notes; what is changed in it is written by the next commit.
         stored_meta: those of the last one.
@@ -241,6 +243,27 @@ class Store:
         self.delete(row)
         return self.failed.add(row, failed)
 
+    def fail_astray(self) -> None:
+        """Let what was redirected to seen pages fail if these have failed; commit that.
+
+        Where it was redirected before is forgotten, too, and so others may follow.
+
+        :raises sqlite3.Error: as :meth:`commit` does.
+        """
+        if not self.failed.reasons.decisions[REDIRECTED]:
+            return
+        self.commit()
+        marks = self.failed.led_to()
+        while marks:
+            lost = {mark for mark in marks if mark not in self.filter}  # nobody has them since
+            marks = set[bytes]()
+            for count, id_ in enumerate(self.failed.leading_to(lost), 1):
+                marks.update(way := self.failed.let_fail(id_))
+                self.filter.forget_many(way)
+                if count % _AT_ONCE == 0:
+                    self.commit()
+            self.commit()
+
     def rows(self, number: int, *, newest: bool) -> Iterator[int]:
         """Yield the rows of the waiting requests of a queue, in order.
 
@@ -260,11 +283,13 @@ class Store:
         """Yield the waiting requests of a queue, in order, with their rows. See :meth:`get`."""
         return ((row, self.get(row)) for row in self.rows(number, newest=newest))
 
-    def has_waited(self, row: int) -> bool:
-        """Return whether a request of an earlier run was not done at the last commit."""
+    def has(self, row: int) -> bool:
+        """Return whether a request is not done."""
+        queue = self.queues.get(row >> NUMBER_BITS)
+        if queue is None or row in self._gone or row in queue.new:
+            return queue is not None and row in queue.new
         asked = "SELECT 1 FROM requests WHERE id = ?"
-        earlier = row % (1 << NUMBER_BITS) < self.first
-        return earlier and self._database.execute(asked, (row,)).fetchone() is not None
+        return self._database.execute(asked, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -342,7 +367,7 @@ class Store:
         self.meta = read_notes(database)
         self.stored_meta = dict(self.meta)
         self.clean = bool(counters.clean)
-        self.first = self._request = counters.request
+        self._request = counters.request
         self.unreadable = self.new_bytes = 0
         self._touched: set[int] = set()
         self._gone: set[int] = set()

@@ -185,6 +185,8 @@ class RedisBackend(Backend):
             return None
         while (taken := self._turns.pop()) is not None:
             try:
+                if taken.strayed:
+                    taken.body = self._listing.once_more(taken.body)
                 request = self._packing.request(taken.body, self._spider)
             except Exception as error:  # third-party code and data
                 self._queue.refuse(taken)
@@ -358,6 +360,7 @@ class RedisBackend(Backend):
         for taken in void:
             op = "p" if taken.fingerprint is None else "f"
             self._send(Entry(op, taken.fingerprint, taken.body, taken.priority, slot=taken.slot))
+        self._identifier.start_over()
         self._starts.run()
 
     def _fail(self, error: BloomError) -> None:

@@ -12,7 +12,7 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"10"
+FORMAT: Final = b"11"
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 _PAGES: Final = ("done", "not_kept", "seen")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import ORIGINAL
+from scrapy_bloom.crawl.outcomes import APART, REDIRECTED, Reason
 from scrapy_bloom.redis.wire import Failing
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
     from scrapy_bloom.crawl.identity import Identifier
-    from scrapy_bloom.crawl.outcomes import Reason
     from scrapy_bloom.redis.member import Taken
     from scrapy_bloom.redis.packing import Packing
     from scrapy_bloom.redis.turns import Turns
@@ -42,6 +42,11 @@ class Listing:
     ) -> None:
         self._worker, self._spider, self._packing = worker, spider, packing
         self._turns, self._identifier = turns, identifier
+
+    def once_more(self, body: bytes) -> bytes:
+        """Return a request as one that has failed once more, more than an hour ago."""
+        read, write, reason = self._packing.fields, self._packing.write, Reason(REDIRECTED)
+        return Failed.of(body, reason, -APART, read=read, write=write).body
 
     def row(
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _SLOT: Final = struct.Struct(">H")  # length of the slot
-_ORDER: Final = struct.Struct(">BQ")  # 0, priority
+_ORDER: Final = struct.Struct(">BQ")  # 0, or 1 if it counts as failed; priority
 _HEAD: Final = struct.Struct(">BQ8sIB")  # the same, id, size of the body, deaths
 _MARK: Final = struct.Struct(">I")  # 1 + length of the fingerprint, 0 without one
 
@@ -79,6 +79,7 @@ class Taken:
         slack: seconds that its turn lasts.
         reached: whether it has reached the downloader in its turn.
         void: whether others have it, since this worker has missed its lease.
+        strayed: whether it has failed once more than its body says: where it was redirected has.
     """
 
     id: bytes
@@ -94,6 +95,7 @@ class Taken:
     slack: float = 0.0
     reached: bool = False
     void: bool = False
+    strayed: bool = False
 
     @classmethod
     def read(cls, row: bytes, body: bytes, ahead: float, slack: float = 0.0) -> Taken:
@@ -114,12 +116,13 @@ class Taken:
         """Parse the head of a request, and its body, as the server stores them."""
         (length,) = _SLOT.unpack_from(head)
         at = _SLOT.size + length
-        _, reversed_, id_, _, deaths = _HEAD.unpack_from(head, at)
+        strayed, reversed_, id_, _, deaths = _HEAD.unpack_from(head, at)
         (length,) = _MARK.unpack_from(body)
         end = _MARK.size + max(0, length - 1)
         mark = body[_MARK.size : end] if length else None
         slot = head[_SLOT.size : at]
-        return cls(id_, slot, _MOST_PRIORITY - reversed_, deaths, mark, body[end:])
+        priority = _MOST_PRIORITY - reversed_
+        return cls(id_, slot, priority, deaths, mark, body[end:], strayed=bool(strayed))
 
     @property
     def parts(self) -> tuple[bytes, bytes]:

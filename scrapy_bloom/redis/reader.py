@@ -157,9 +157,9 @@ class Reader:
             for taken in self._read(id_in(head), Taken.read_parts, head, body):
                 yield taken, due / SECOND - skew
 
-    def starts(self) -> Iterator[tuple[bytes, bytes]]:
+    def starts(self) -> Iterator[bytes]:
         """Yield the ids of start requests that are not filtered and are done."""
-        return self.scan("hscan", "starts", _STARTS)
+        return (id_ for id_, what in self.scan("hscan", "starts", _STARTS) if what == b"d")
 
     def scan(self, command: str, name: str, count: int = _PORTION) -> Iterator[tuple[bytes, Any]]:
         """Yield the pairs of a hash or a sorted set; what is moved meanwhile may come twice.

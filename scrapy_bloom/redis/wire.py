@@ -177,7 +177,6 @@ class Call:
     def requests(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
         """Return what it says about requests."""
         now, numbered = time.monotonic(), [*enumerate(self.entries, 1)]
-        ways = [*self.ways, *(mark for each in self.failures for mark in each.way)]
         return {
             "seen": self.seen,
             "take": self.take,
@@ -193,9 +192,9 @@ class Call:
             "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
             "not_kept": self.not_kept,
-            "failures": [*map(failure, self.failures)],
+            "failures": [failure(each, probe) for each in self.failures],
             "most_unparsed": MOST_UNPARSED,
-            "ways": b"".join(map(probe, ways)),
+            "ways": b"".join(map(probe, self.ways)),
             "restored": [
                 (key, *(each.parts if each else _NONE)) for key, each in self.restored.items()
             ],
@@ -216,11 +215,12 @@ def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     return kind, ending.start, ids.count(b""), b"".join(ids)
 
 
-def failure(each: Failing) -> tuple[Any, ...]:
+def failure(each: Failing, probe: Callable[[bytes], bytes]) -> tuple[Any, ...]:
     """Return a request that no callback got, as call.lua is told."""
     failed, (head, body) = each.failed, each.original.parts
     kind, why = encodable(failed.kind).encode(), failed._replace(body=head).pack()
-    return each.id, each.start, failed.unparsed, kind[:_MOST_KIND], why, body
+    led = failed.way if failed.leads_to_seen else each.way
+    return each.id, each.start, failed.unparsed, kind[:_MOST_KIND], why, body, [*map(probe, led)]
 
 
 class Answer(NamedTuple):

@@ -337,8 +337,8 @@ class Worker:
         """
         epoch, worker = lives = self._lives
         some = [] if failing is None else [failing]
-        ways = b"".join(self.probe(mark) for each in some for mark in each.way)
-        said = {"failures": [*map(failure, some)], "most_unparsed": MOST_UNPARSED, "ways": ways}
+        failures = [failure(each, self.probe) for each in some]
+        said = {"failures": failures, "most_unparsed": MOST_UNPARSED}
         said |= {"epoch": epoch, "worker": worker}
         self._link.run("resign", self._key, pack(said), probe=True, large=True)
         if lives == self._lives:

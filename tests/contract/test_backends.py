@@ -35,10 +35,10 @@ async def run(crawl):
 
 
 async def again(crawl, how, **options):
-    """End the run, all of which was said, and open the next one; return that."""
-    if how == "stop":
+    """End the run, if there is one, all of which was said, and open the next one; return that."""
+    if how == "stop" and crawl.run:
         await crawl.run.stop()
-    elif how == "kill":
+    elif how == "kill" and crawl.run:
         await crawl.run.say()
         await crawl.kill()
     return crawl.run or await crawl.open(**options)
@@ -323,6 +323,68 @@ async def test_where_redirects_led_is_forgotten_with_a_page_that_fails(run):
     assert await run.offer("page", "way") == [True, False]
 
 
+async def redirect(run, *names):
+    """Have pages redirected: the first to where it fails then, the others there when that is seen.
+
+    :returns: those that came.
+    """
+    if here := await run.take():
+        first, *others = [name for name in names if name in here] or [None]
+        assert await run.offer("wall") == [False]
+        await run.take()
+        run.end("wall", how=Ended.REPLACED)
+        run.fail(*others, kind=REDIRECTED, unparsed=True, to="wall")
+        run.fail(first, way=["wall"])
+    return sorted(here)
+
+
+@restarts
+async def test_what_was_redirected_to_a_page_that_fails_then_fails_in_three_runs(crawl, how):
+    names, came = ["a", "b", "c"], []
+    for _ in range(MOST_RUNS + 2):
+        crawl.wait(2 * HOUR)
+        run = await again(crawl, how)
+        await run.offer(*names)
+        came.append(await redirect(run, *names))
+    assert came == [names] * MOST_RUNS + [[]] * 2
+
+
+async def test_what_was_redirected_to_a_page_stays_unparsed_if_that_is_marked_anew(crawl):
+    """Also if the filter has grown meanwhile: then it is in the list of forgotten pages still."""
+    crawl.settings = {**crawl.settings, "BLOOM_CAPACITY": 20}
+    run = await crawl.open()
+    await run.offer("a", "b")
+    await redirect(run, "a", "b")
+    for name in map(str, range(100)):
+        await run.offer(name)
+    assert await run.offer("wall") == [False]
+    await run.take()
+    run.end(*run.have)
+    for came in ["a"], []:
+        run = await again(crawl, "stop")
+        assert await run.take() == came
+        run.end(*came)
+    account = await run.stop()
+    assert (account.unparsed, account.failed) == (1, 0)
+
+
+async def test_what_was_redirected_to_a_page_does_not_come_again_if_that_is_forgotten(crawl):
+    """Nothing has failed: a daily `forget()` of a front page would bring all of them back."""
+    names = [*map(str, range(20))]
+    run = await crawl.open()
+    await run.offer("front", *names)
+    await run.take()
+    run.end("front")
+    run.fail(*names, kind=REDIRECTED, unparsed=True, to="front")
+    for _ in range(3):
+        run = await again(crawl, "stop")
+        assert await run.forget("front") == [True]
+        assert await run.offer("front") == [False]
+        assert await run.take() == ["front"]
+        run.end("front")
+    assert (await run.stop()).unparsed == len(names)
+
+
 async def test_a_page_that_fails_for_good_is_fetched_in_three_runs_and_nothing_grows(crawl):
     """Those within an hour count once. They fail while others are still to come."""
     names, sizes = [*map(str, range(300))], []
@@ -384,6 +446,51 @@ async def test_a_start_request_that_has_failed_is_no_second_page_when_it_comes_a
     run = await crawl.open()  # without it
     assert fetched == ["s"] * (MOST_RUNS + 2)
     assert await run.take() == []
+
+
+async def test_start_requests_for_one_page_with_one_callback_are_several_pages(crawl):
+    """Sessions, say, told apart by `cookiejar`: one left the failed list when another was done."""
+    names = ["s#0", "s#1", "s#2"]
+    for bad in ["s#1"], ["s#0", "s#1"], []:
+        run = await crawl.open(starts=True)
+        await run.offer(*names, filtered=False)
+        assert run.backend.account().pages == 3
+        run.engine.has_started = True
+        assert sorted(await run.take()) == names
+        run.fail(*bad)
+        run.end(*run.have)
+        account = await run.stop()
+        assert (account.done, account.failed) == (3 - len(bad), len(bad))
+
+
+async def test_a_session_is_known_by_its_cookiejar_whichever_others_come(crawl):
+    for names, bad in ("012", "02"), ("2", ""), ("10", ""):
+        run = await crawl.open(starts=True)
+        for name in names:
+            await run.offer(f"s#{name}", filtered=False, meta={"cookiejar": int(name)})
+        assert run.backend.account().pages == 3
+        await run.take()
+        run.fail(*(f"s#{name}" for name in bad))
+        run.end(*run.have)
+        await run.stop()
+    assert (run.report.account.done, run.report.account.failed) == (3, 0)
+
+
+@restarts
+async def test_start_requests_that_still_wait_are_known_to_the_next_run(crawl, how):
+    """Each run stored them once more. One that was done is a new one."""
+    names = [*map(str, range(300))]
+    for still in 0, 295, 295:
+        run = await again(crawl, how, starts=True)
+        account = run.backend.account()
+        assert account.pages - account.done == still
+        await run.offer(*names, filtered=False)
+        await run.say()
+        assert run.backend.account().pages == 300
+        run.end(*await run.take(5))
+        await run.say()
+        account = run.backend.account()
+        assert (account.done, account.pages) == (5, 300)
 
 
 # Exchanges

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import tracemalloc
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -25,12 +25,10 @@ from scrapy_bloom.crawl.scrapy.downloads import order_slots
 from scrapy_bloom.local import backend as local_backend
 from scrapy_bloom.local import later, log
 from scrapy_bloom.local import queue as queues
-from scrapy_bloom.local.failed import FailedList
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import Queues
-from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.store import Store
 
 
@@ -70,41 +68,52 @@ async def test_what_takes_long_is_done_beside_the_event_loop(in_job, monkeypatch
     assert threading.current_thread() not in set().union(*threads.values())
 
 
-@pytest.mark.parametrize(("kind", "method"), [(Starts, "__getitem__"), (FailedList, "take")])
-async def test_a_read_that_fails_as_a_page_ends_changes_nothing(in_job, monkeypatch, kind, method):
-    """It is tried again. A row that was deleted twice made the next run refuse the job."""
-    run = await in_job.open(starts=True)
-    await run.offer("a", filtered=False)
-    await run.take()
-    taken = dict(run.have)
-    with monkeypatch.context() as patched:
-        patched.setattr(kind, method, broken)
-        with pytest.raises(sqlite3.OperationalError):
-            run.end("a")
-    run.have.update(taken)
-    run.end("a")
-    await run.stop()
-    account = (await in_job.open()).backend.account()
-    assert (*account[:3], account.pages) == (1, 0, 0, 1)
-
-
 # Runs
 
 
-async def test_start_requests_that_still_wait_are_known_to_the_next_run(in_job):
-    """Each run stored them once more. One that was done is a new one."""
-    names = [*map(str, range(300))]
-    for still in (0, 295, 295):
+async def test_sessions_that_are_done_start_again_and_those_that_wait_are_sent_once(in_job):
+    """None came again while the last one waited."""
+    names, sent = [f"s#{number}" for number in range(5)], Counter()
+    for _ in range(4):
         run = await in_job.open(starts=True)
-        account = run.backend.account()
-        assert account.pages - account.done == still
         await run.offer(*names, filtered=False)
-        assert run.backend.account().pages == 300
-        run.end(*await run.take(5))
+        some = await run.take(3)
+        assert len({*some}) == 3
+        sent.update(some)
+        run.end(*some)
         await run.say()
-        account = run.backend.account()
-        assert (account.done, account.pages) == (5, 300)
+        assert run.backend.account().pages == 5
         await in_job.kill()
+    run = await in_job.open(starts=True)
+    assert len(run.backend) == 2
+
+
+class Broken:
+    """What the next run cannot read."""
+
+    is_mended = True
+
+    def __reduce__(self):
+        return read_broken, ()
+
+
+def read_broken():
+    if not Broken.is_mended:
+        raise ImportError
+    return Broken()
+
+
+async def test_a_start_request_that_cannot_be_read_any_more_does_not_stand_for_a_good_one(
+    in_job, monkeypatch
+):
+    run = await in_job.open(starts=True)
+    await run.offer("s", filtered=False, meta={"broken": Broken()})
+    await run.say()
+    await in_job.kill()
+    monkeypatch.setattr(Broken, "is_mended", False)
+    run = await in_job.open(starts=True)
+    await run.offer("s", filtered=False)
+    assert await run.take() == ["s"]
 
 
 @pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])

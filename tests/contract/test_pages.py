@@ -16,9 +16,8 @@ from support.internals import answer, send
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl import in_flight, memory, waits
+from scrapy_bloom.crawl import in_flight, memory, redirects, waits
 from scrapy_bloom.crawl import page as pages
-from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.ledger import Ledger
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.crawl.page import BECOMES, Event, Page, State
@@ -174,13 +173,13 @@ class Engine:
 class Crawling:
     """Pages in flight, and requests that are only in memory."""
 
-    def __init__(self, *, shared=False, queue=None):
+    def __init__(self, *, queue=None):
         report, self.engine = Report(get_crawler()), Engine()
         identifier = SimpleNamespace(
             identify=lambda request: request.url.encode(),
             before=lambda request: request.meta.get("before", ()),
         )
-        self.pages = in_flight.InFlight(self.engine, report, identifier, shared=shared)
+        self.pages = in_flight.InFlight(self.engine, report, identifier)
         backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
         self.memory = memory.Memory(queue, self.pages, backend, report)
 
@@ -191,7 +190,7 @@ class Crawling:
         self.memory.keep(request, error, 0.0)
 
     def link_back(self, request, mark):
-        self.pages.waits.note_duplicate(mark, self.pages.led_to(request), even_if_queued=False)
+        self.pages.waits.note_duplicate(mark, self.pages.led_to(request))
 
     def ended(self):
         """Return what was handed out for the pages that have ended."""
@@ -231,56 +230,6 @@ def test_a_queue_that_wants_to_wait_holds_nothing_up():
     assert crawl.memory.pop()[0] is held
 
 
-def led_to(name, *before):
-    """Return what redirects have made of pages."""
-    return Request(f"http://a.test/{name}", meta={ORIGINAL: b"first", "before": before})
-
-
-def wait_for(crawl, name, *pages):
-    """Let pages wait for where redirects have led, whoever has taken that."""
-    crawl.pages.waits.note_duplicate(f"http://a.test/{name}".encode(), pages, even_if_queued=True)
-
-
-def end(crawl, request, page, reason=None):
-    crawl.pages.start(request, page)
-    if reason is not None:
-        page.note(Event.FAILED, reason)
-    return crawl.ended()
-
-
-def test_what_leads_to_a_page_that_has_failed_fails_until_that_is_forgotten():
-    """Its redirect is dropped as seen, and nobody would fetch it again."""
-    crawl, other, reason = Crawling(), Page("other"), Reason("503")
-    failed = crawl.pages.page_of(target := led_to("wall", b"a"), "wall")
-    assert end(crawl, target, failed, reason) == ["wall"]
-    wait_for(crawl, "wall", other)
-    assert (other.reason, other.awaits) == (reason, 1)
-    crawl.pages.waits.tell(failed)
-    assert crawl.pages.waits
-    crawl.pages.waits.heard()
-    assert not crawl.pages.waits
-
-
-def test_what_links_to_a_page_that_is_retried_does_not_fail_with_that():
-    """It is listed itself: its mark stays."""
-    crawl, other = Crawling(), Page("other")
-    page = crawl.pages.page_of(retry := led_to("page"), "retry")
-    wait_for(crawl, "page", other)
-    assert end(crawl, retry, page, Reason("503")) == ["retry"]
-    assert (other.reason, other.awaits) == (None, 1)
-
-
-def test_what_waits_for_too_many_that_other_workers_may_take_waits_no_more(monkeypatch):
-    monkeypatch.setattr(waits, "MOST", 2)
-    crawl, origin, waiting = Crawling(shared=True), Page("origin"), Page("waits")
-    crawl.pages.waits.expect(led_to("0", b"a"), origin)
-    wait_for(crawl, "0", waiting)
-    waiting.end()
-    let_go = [crawl.pages.waits.expect(led_to(n, b"a"), origin) for n in range(1, 4)]
-    assert let_go == [[], [waiting], []]
-    assert crawl.pages.end(*let_go[1:2]) == [waiting]
-
-
 def test_a_page_is_released_after_all_that_was_asked_before_it():
     """What is asked later does not matter, nor in which order it is answered."""
     book = Ledger()
@@ -298,6 +247,23 @@ def test_a_page_is_released_after_all_that_was_asked_before_it():
     assert (len(book), book.due()) == (1, None)
     book.answer(last)
     assert [*book.take(book.due())] == ["third"]
+
+
+def test_links_are_kept_for_few_redirects_in_few_bytes_and_the_first_of_each(monkeypatch):
+    monkeypatch.setattr(redirects, "MOST", 3)
+    monkeypatch.setattr(redirects, "MOST_BYTES", 2500)
+    links, large = redirects.FirstLinks(), {"body": b"x" * 2000}
+    for mark in b"a", b"b", b"c", b"d":
+        links.expect(mark)
+        for url in b"1", b"2":
+            links.keep(mark, Request(f"http://a.test/{mark + url}"))
+    assert links.pop([b"a", b"none"]) == []
+    assert [link.url[-3:] for link in links.pop([b"b", b"b"])] == ["b1'"]
+    links.expect(b"e")
+    links.keep(b"e", Request("http://a.test/e", meta={"cannot be stored": lambda: None}, **large))
+    links.expect(b"f")
+    links.keep(b"f", Request("http://a.test/f", **large))
+    assert [link.url[-1:] for link in links.pop([b"c", b"d", b"e", b"f"])] == ["f"]
 
 
 # What Scrapy's engine says

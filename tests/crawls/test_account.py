@@ -163,12 +163,14 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         assert account() == {"done": 10, "unparsed": 1}
 
 
-async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(crawl_daily):
-    """A page that was redirected to one in flight waits for that, and fails with it."""
+async def test_an_outage_costs_no_page_also_if_all_redirect_to_one_that_fails(place, crawl_daily):
+    """What was redirected to one that fails then fails with it."""
     names = [f"/{number}" for number in range(20)]
     up = {"/": names, "/maintenance": []} | {name: [] for name in names}
     down = up | dict.fromkeys(names, "/maintenance") | {"/maintenance": 503}
-    outage = {"done": 1, "failed": 20, "503": 20}
+    outage = {"done": 1, "failed": 20, "503": 1, "redirected to seen pages": 19}
+    if not place.get("JOBDIR"):  # in Redis, the next run finds that
+        outage = {"done": 1, "unparsed": 19, "failed": 1, "503": 1}
     spider, site = await crawl_daily(Parsing, (down, outage), (up, {"done": 21}))
     # Each is fetched again from where it began.
     assert {*spider.parsed} == {site.url + name for name in ("/", *names)}
@@ -359,11 +361,11 @@ async def test_a_link_to_what_a_redirect_led_to_is_not_lost_with_it(place, accou
     with Pages(down) as site:
         crawler = make_crawler(Linking, {**place, "RETRY_ENABLED": False})
         await crawler.crawl(url=site.url + "/")
-        assert account() == {"done": 1, "failed": 2, "503": 2}
+        assert account() == {"done": 2, "failed": 2, "503": 2}
         site.pages |= {"/moved": [], "/linking": ["/target"], "/target": []}
         await crawl(Linking, place, url=site.url + "/")
     assert account() == {"done": 4}
-    assert site.hits["/target"] == 2
+    assert site.hits["/target"] == 3
 
 
 class Downloads:

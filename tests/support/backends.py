@@ -127,12 +127,13 @@ class Run:
             self.backend.release(taken, how, request.meta.get(START, b""))
         self.backend.note_ended(len(names))
 
-    def fail(self, *names, kind="503", way=(), unparsed=False):
-        """Let pages fail, which were taken, or be unparsed."""
+    def fail(self, *names, kind="503", way=(), unparsed=False, to=None):
+        """Let pages fail, which were taken, or be unparsed, perhaps as one was seen."""
         for name in names:
             request, taken = self.have.pop(name)
             start = request.meta.get(START, b"")
-            self.backend.fail(taken, Reason(kind, unparsed=unparsed), [*map(mark_of, way)], start)
+            reason = Reason(kind, unparsed=unparsed, to=to and mark_of(to))
+            self.backend.fail(taken, reason, [*map(mark_of, way)], start)
         self.backend.note_ended(len(names))
 
     async def stop(self):

@@ -13,7 +13,7 @@ from scrapy_bloom.crawl.backend import Backend
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.history import START
 from scrapy_bloom.crawl.later import REST
-from scrapy_bloom.crawl.outcomes import APART, MOST_UNPARSED, Ended
+from scrapy_bloom.crawl.outcomes import APART, MOST_UNPARSED, REDIRECTED, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.serialize import Unstorable, read_request
 from scrapy_bloom.filter.info import FilterInfo
@@ -39,6 +39,16 @@ class InMemory(Backend):
         self._late = time.monotonic() + APART
         for row in self._state.rows.values():
             row.in_flight = False
+        self._let_fail_what_is_astray()
+
+    def _let_fail_what_is_astray(self):
+        rows = [row for row in self._state.rows.values() if row.failed]
+        ways = {mark for row in rows if not row.failed.unparsed for mark in row.failed.way}
+        for row in rows:
+            way = row.failed.way if row.failed.leads_to_seen else ()
+            if {*way[-1:]} & ways - self._state.marks.keys():
+                row.failed = Failed.of(row.body, Reason(REDIRECTED), row.failed.date)
+                row.body, row.run = row.failed.body, row.run - 1
 
     def _changed(self):
         self.exchange_at = min(self.exchange_at, time.monotonic() + self.interval)
@@ -113,6 +123,7 @@ class InMemory(Backend):
             self._report.not_kept(kept)
         if not taken.failed.unparsed:
             self.forget_many(way)
+            taken.failed = taken.failed._replace(way=way)
         taken.body, taken.in_flight, taken.run = taken.failed.body, False, self._state.run
         return taken.failed.unparsed
 

@@ -29,7 +29,6 @@ from scrapy_bloom.commands.pages import read
 from scrapy_bloom.crawl.history import CHAIN, ORIGINAL
 from scrapy_bloom.crawl.identity import start_page
 from scrapy_bloom.crawl.outcomes import MOST_RUNS, Reason
-from scrapy_bloom.local.starts import Start
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.wire import Call
 
@@ -86,7 +85,7 @@ def test_a_job_says_where_each_page_is(bloom):
         list_failed(store, request(path), *reason)
         store.filter.add(mark_of(request(path)))
     store.filter.add(mark_of(request("done")))
-    store.starts[start_page(mark_of(request("start"))) + bytes(8)] = Start(done=True)
+    store.starts[start_page(mark_of(request("start"))) + bytes(8)] = 1
     job.close()
     paths = "1", "9", "10", "out", "bug", "done", "start", "never"
     assert told(bloom, "kept", *paths) == [

@@ -22,6 +22,7 @@
 --   began            when this run began: see come() in _workers.lua
 --   retried          how many requests it has put back of those that failed before; not there before the first one
 --   through          "1" if a worker has left after all that start() yields was stored, and none has come since
+--   look             CURSOR SINCE: where in `led` look() continues, and since when; only while it goes on
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
 --   heard_since      since when workers have been heard without a gap
@@ -53,9 +54,12 @@
 --   failed           hash: 8 bytes, or 16 of a start request -> what has failed, see _failed.lua
 --   dates            sorted set: the same -> when it was listed there
 --   unparsed         hash: the same -> what no callback got, which is no failure; or it has failed too often
+--   led              hash: keys of `unparsed` -> probes of where redirects led, to a seen page last
+--   lost             sorted set: probes of where redirects of failed pages led -> when they failed; see look()
 --   reasons          hash: why requests in `failed` are there -> how many are
 --   decisions        hash: the same of `unparsed`
---   starts           hash: 16 bytes of an unfiltered start request that is done -> "d"
+--   starts           hash: 16 bytes of an unfiltered start request -> "d" if it is done, else WORKER HEAD: who sent it
+--                    last, and its head then
 --   EPOCH.N.S        key S of slice N: up to 511 blocks of bits
 --   EPOCH.N.again    set of the probes in slice N that count as absent, because they were forgotten
 --   EPOCH.N.ages     hash of probes with a maximum age -> when they were last let through
@@ -63,6 +67,7 @@ local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
 local bodies, unparsed, dates = base .. 'bodies', base .. 'unparsed', base .. 'dates'
+local led, lost = base .. 'led', base .. 'lost'
 local reasons, decisions, starts = base .. 'reasons', base .. 'decisions', base .. 'starts'
 local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
 local time = call('TIME')

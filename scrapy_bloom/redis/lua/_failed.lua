@@ -6,6 +6,7 @@
 --   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker, whether it is unparsed, marks of where
 --   its redirects led; the head of the request
 local HOUR, MOST_KINDS, MOST_STARTS = 3600 * SECOND, 100, 100000
+local SIZE = 32  -- of a probe, see _bits.lua
 local COUNTS = {[failed] = reasons, [unparsed] = decisions}
 local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
@@ -26,7 +27,7 @@ local function unlist(place, key, value)
   if not value or call('HDEL', place, key) == 0 then return nil end
   local kind, at = struct.unpack('>Hc0', value)
   tally(COUNTS[place], kind, -1)
-  if place == failed then call('ZREM', dates, key) end
+  if place == failed then call('ZREM', dates, key) else call('HDEL', led, key) end
   local length, from = struct.unpack('>I', value, at)
   return value:sub(from + length)
 end
@@ -58,10 +59,36 @@ local function drop_body(head)
   if head then call('HDEL', bodies, id_of(head)) end
 end
 
--- Forget how a start request has ended: it comes again. Return its head if it is on a list.
-local function reopen(start)
-  if call('HDEL', starts, start) == 1 then counters.done = math.max(0, counters.done - 1) end
+-- Let an unparsed request fail, as if it had before this run. The byte behind its slot has its worker count that.
+local function let_fail(key, value)
+  local kind, at = struct.unpack('>Hc0', value)
+  local length, from = struct.unpack('>I', value, at)
+  local why = value:sub(from, from + length - 1):gsub('true, %[[^%[%]]*%]%]$', 'false, []]')
+  local head = unlist(unparsed, key, value)
+  local slot = head:sub(1, 2 + #slot_of(head))
+  list(failed, key, kind, struct.pack('>I', #why) .. why .. slot .. '\1' .. head:sub(#slot + 2))
+  call('ZADD', dates, '0', key)
+end
+
+-- Forget how a start request has ended, or where it is: it has ended again, or comes again. Then drop it if it still
+-- waits although who sent it is gone. Return its head if it is on a list.
+local function reopen(start, comes)
+  local before = call('HGET', starts, start)
+  if not before then return find(start) end
+  call('HDEL', starts, start)
+  if before == 'd' then counters.done = math.max(0, counters.done - 1) end
+  local worker, head = before:match('^(%S+) (.+)$')
+  if comes and head then
+    local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
+    local waits = call('ZRANGEBYLEX', queue, '[' .. head, '[' .. with_deaths(head, 255))[1] or head
+    if type(ends) ~= 'number' and call('ZREM', queue, waits) + call('ZREM', later, waits) > 0 then drop_body(head) end
+  end
   return find(start)
+end
+
+-- Note that a start request is done, or which worker has sent it, and its head.
+local function note_start(start, what)
+  if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, what) end
 end
 
 -- Count pages that are done: once, if that is of a start request.
@@ -69,16 +96,51 @@ local function note_done(start, some)
   if some == 0 then return end
   if start ~= '' then
     drop_body(reopen(start))
-    if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, 'd') end
+    note_start(start, 'd')
   end
   counters.done = counters.done + (start == '' and some or 1)
 end
 
+-- Look again, if need be, for what was redirected to seen pages which have failed.
+local function begin_look()
+  if call('EXISTS', lost) == 1 and not call('HGET', header, 'look') then
+    call('HSET', header, 'look', '0 ' .. format_time(clock))
+  end
+end
+
+-- Look, a portion with each call, for what was redirected to seen pages which have failed and are not known any more:
+-- that has failed, too. So have then others that were redirected where it was, which the next look finds.
+--
+-- `position` is that of the header; `is_known` and `forget` are given probes, one or several.
+local function look(position, is_known, forget)
+  if not position then return end
+  local cursor, since = position:match('^(%d+) (%d+)$')
+  local portion, some = call('HSCAN', led, cursor, 'COUNT', PORTION), 0
+  for i = 1, #portion[2], 2 do
+    local key, way = portion[2][i], portion[2][i + 1]
+    local last, value = way:sub(-SIZE), call('HGET', unparsed, portion[2][i])
+    if value and call('ZSCORE', lost, last) and not is_known(last) then
+      if some == MOVED then return end
+      some = some + 1
+      for at = 1, #way - SIZE, SIZE do call('ZADD', lost, format_time(clock), way:sub(at, at + SIZE - 1)) end
+      forget(way)
+      let_fail(key, value)
+    end
+  end
+  if portion[1] ~= '0' then
+    call('HSET', header, 'look', portion[1] .. ' ' .. since)
+    return
+  end
+  local over = call('ZRANGEBYSCORE', lost, '-inf', since, 'LIMIT', '0', PORTION)
+  if #over > 0 then call('ZREM', lost, unpack(over)) else call('HDEL', header, 'look') end
+end
+
 -- List requests that no callback got; beyond so many that are unparsed, further ones are only counted. All is said as
--- call.lua is told.
+-- call.lua is told. Return probes that are to be forgotten.
 local function note_failed(worker, failures, most_unparsed)
+  local ways = {}
   for _, each in ipairs(failures) do
-    local id, key, is_unparsed, kind, packed, body = unpack(each)
+    local id, key, is_unparsed, kind, packed, body, probes = unpack(each)
     if call('HDEL', taken, worker .. id) == 1 then
       if key ~= '' then drop_body(reopen(key)) end
       if is_unparsed and call('HLEN', unparsed) >= most_unparsed then
@@ -86,10 +148,17 @@ local function note_failed(worker, failures, most_unparsed)
         call('HDEL', bodies, id)
       else
         call('HSET', bodies, id, body)
-        list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)
+        if key == '' then key = id end
+        list(is_unparsed and unparsed or failed, key, kind, packed)
+        if is_unparsed and #probes > 0 then call('HSET', led, key, table.concat(probes)) end
+      end
+      for i = 1, is_unparsed and 0 or #probes do
+        ways[#ways + 1] = probes[i]
+        call('ZADD', lost, format_time(clock), probes[i])
       end
     end
   end
+  return table.concat(ways)
 end
 
 -- List requests that a worker could not read: the next run, or another worker in an hour, may.
@@ -105,6 +174,12 @@ local function refuse(worker, ids)
   end
 end
 
+-- Put a request from one of the lists back into the queue. If it is a start request it may come again.
+local function requeue(key, head)
+  enqueue(head)
+  if #key == 16 then note_start(key, '- ' .. head) end
+end
+
 -- Put requests of the lists back into the queue, or count them as done: `restored` is as call.lua is told.
 local function restore(restored)
   for _, each in ipairs(restored) do
@@ -112,7 +187,7 @@ local function restore(restored)
     local before = find(key)
     if before and head ~= '' then
       call('HSET', bodies, id_of(head), body)
-      enqueue(head)
+      requeue(key, head)
     elseif before then
       drop_body(before)
       note_done(#key == 16 and key or '', 1)
@@ -128,7 +203,7 @@ local function put_failed_back(date)
   local keys = call('ZRANGEBYSCORE', dates, '-inf', date, 'LIMIT', '0', MOVED)
   for _, key in ipairs(keys) do
     local head = unlist(failed, key, call('HGET', failed, key))
-    if head then enqueue(head) else call('ZREM', dates, key) end
+    if head then requeue(key, head) else call('ZREM', dates, key) end
   end
   return #keys
 end

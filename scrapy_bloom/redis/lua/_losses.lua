@@ -24,8 +24,8 @@ end
 
 -- Count anew: pages are fetched again. What has failed or is unparsed stays listed.
 local function forget_account()
-  call('UNLINK', starts)
-  call('HDEL', header, 'done', 'not_kept', 'seen')
+  call('UNLINK', starts, led, lost)
+  call('HDEL', header, 'done', 'not_kept', 'seen', 'look')
   if call('EXISTS', failed) == 0 then call('UNLINK', reasons) end
   if call('EXISTS', unparsed) == 0 then call('UNLINK', decisions) end
 end

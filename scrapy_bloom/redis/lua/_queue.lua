@@ -2,7 +2,7 @@
 --
 -- A request has a head, which is all that moves:
 --   2 bytes, the length of its download slot; the slot
---   1 byte, 0
+--   1 byte, 0; or 1 if it counts as failed, see let_fail()
 --   8 bytes, the priority, reversed; 8 bytes, its id, which also orders it
 --   4 bytes, the size of its body; 1 byte, how many workers have died with it
 -- What may be large lies still, in `bodies`, under its id, and is read only for the worker that takes it:

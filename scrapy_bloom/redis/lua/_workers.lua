@@ -52,6 +52,7 @@ local function come(worker, lease)
   began = format_time(clock)
   call('HSET', header, 'began', began)
   if alone then call('HSET', header, 'came', began) end
+  begin_look()
   call('HDEL', header, 'retried')
   return began
 end

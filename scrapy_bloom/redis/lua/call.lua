@@ -31,9 +31,10 @@
 --               it; the 16 bytes of a start request, or none; how many there are that have no id
 --   not_kept    how many pages without an id are unparsed
 --   failures    requests that no callback got: {id, the 16 bytes of a start request, or none, whether it is unparsed, the
---               kind to count, the rest of the row, the body to put back}
+--               kind to count, the rest of the row, the body to put back, probes of where it was redirected: if it is
+--               unparsed to a seen page last, or none; else they are to be forgotten}
 --   most_unparsed  rows of `unparsed`
---   ways        probes of where redirects of failed and restored ones have led, to be forgotten
+--   ways        probes of where redirects of restored ones have led, to be forgotten
 --   restored    of `failed` and `unparsed`: {key, the head to put back, its body}; without a head, it is done
 --   back        ids of requests to put back, whose turns were not used either
 --   unreadable  ids of requests that this worker could not read: they go to the failed list
@@ -66,7 +67,7 @@ local said = cmsgpack.unpack(ARGV[1])
 local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
 local record = 'w:' .. worker
 local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay',
-  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'began')
+  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'began', 'look')
 if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
 local surprise, last = surprise_of(there[record], number, said.answered)
 if surprise then return {surprise} end
@@ -108,6 +109,13 @@ end
 
 -- The steps of a call, in the order in which carry_out() takes them.
 
+local has_forgotten = false
+local function forget_all(probes)
+  if #probes == 0 then return end
+  judge(string.rep('x', #probes / PROBE_BYTES), probes, {})
+  has_forgotten = #slices > 0
+end
+
 -- Note what has become of pages.
 local function settle()
   for _, group in ipairs(said.ended) do
@@ -116,9 +124,14 @@ local function settle()
     if kind == 'd' then note_done(start, some) end
   end
   counters.not_kept = counters.not_kept + said.not_kept
-  note_failed(worker, said.failures, said.most_unparsed)
-  local ways = said.ways
-  if #ways > 0 then judge(string.rep('x', #ways / PROBE_BYTES), ways, {}) end
+  forget_all(said.ways .. note_failed(worker, said.failures, said.most_unparsed))
+end
+
+local function is_known(probe)
+  for _, slice in ipairs(slices) do
+    if is_in(slice, probe) then return true end
+  end
+  return false
 end
 
 -- Queue the requests of entries that are new, and those of entries without a probe.
@@ -126,7 +139,7 @@ local function push()
   local seq = math.max(there.seq + 1, math.floor(now * 1000000))
   local pushes, texts, slots, item, part, some = {}, {}, {}, 0, 1, false
   local before = {}
-  for entry, start in pairs(said.starts) do before[entry] = reopen(start) end
+  for entry, start in pairs(said.starts) do before[entry] = reopen(start, true) end
   local ops, parts = said.ops, said.pushed
   for entry = 1, #ops do
     local op = ops:sub(entry, entry)
@@ -142,6 +155,7 @@ local function push()
           texts[#texts + 1], texts[#texts + 2] = id_of(head), body
         end
         some = true
+        if said.starts[entry] then note_start(said.starts[entry], worker .. ' ' .. head) end
         if said.instead[entry] then remove(worker, said.instead[entry]) end
         if said.waits[entry] then
           call('ZADD', later, format_time(clock + said.waits[entry] * SECOND), head)
@@ -196,9 +210,10 @@ local function carry_out()
   restore(said.restored)
   for _, field in ipairs(fields_of(worker, said.back)) do put_back(field, 0, said.most) end
   refuse(worker, said.unreadable)
+  look(said.comes and call('HGET', header, 'look') or there.look, is_known, forget_all)
   -- settle() has forgotten where redirects of failed pages led: another link to there in this call is new. And only new
   -- pages are queued. A start request that ends and comes again has ended before it comes.
-  local marking = #said.probes > 0 or #said.ways > 0 and #slices > 0
+  local marking = #said.probes > 0 or has_forgotten
   if #over > 0 and marking then drop(over) end
   digits = judge(said.ops, said.probes, said.ages)
   push()

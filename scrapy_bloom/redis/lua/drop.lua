@@ -17,8 +17,8 @@ if epoch then
   end
   if #used > 1 then return used end
   drop_all(read_slices(slices, epoch), epoch)
-  call('UNLINK', queue, later, turns, frees, holds, delays, taken, failed, dates, unparsed, bodies, reasons, decisions,
-    starts)
+  call('UNLINK', queue, later, turns, frees, holds, delays, taken, failed, dates, unparsed, led, lost, bodies, reasons,
+    decisions, starts)
   for _, field in ipairs(call('HKEYS', header)) do
     if field ~= 'going' and field ~= 'program' then call('HDEL', header, field) end
   end

@@ -23,7 +23,7 @@ if kind == 'hash' and not program then return {'type', header, kind} end
 if (number or epoch) and (program ~= ARGV[7] or number ~= ARGV[9]) then return {'format', program, number or ''} end
 for key, kind in pairs({[queue] = 'zset', [later] = 'zset', [turns] = 'zset',
   [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
-  [dates] = 'zset', [unparsed] = 'hash', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
+  [dates] = 'zset', [unparsed] = 'hash', [led] = 'hash', [lost] = 'zset', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
   local there = call('TYPE', key).ok
   if there ~= 'none' and there ~= kind then return {'type', key, there} end
 end

@@ -1,6 +1,6 @@
 -- Give up a lease: a callback blocks the worker, and may do so for ever.
 --
--- ARGV[1]  a map in MessagePack: epoch and worker; failures, most_unparsed and ways as in call.lua, of the page that
+-- ARGV[1]  a map in MessagePack: epoch and worker; failures and most_unparsed as in call.lua, of the page that
 --          blocks it, or none if that is unknown
 -- Answers {"ok"}; {"gone"}, {"deleted"}, {"dead"} or {"broken", error} as call.lua
 local said = cmsgpack.unpack(ARGV[1])
@@ -14,9 +14,9 @@ if not number or ends == 'dead' then return {'dead'} end
 counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
 
 local function carry_out()
-  note_failed(said.worker, said.failures, said.most_unparsed)
-  if #said.ways > 0 then
-    judge(string.rep('x', #said.ways / PROBE_BYTES), said.ways, {})
+  local ways = note_failed(said.worker, said.failures, said.most_unparsed)
+  if #ways > 0 then
+    judge(string.rep('x', #ways / PROBE_BYTES), ways, {})
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', format('%.0f', forgotten))
   end
   count('done', counters.done, 'not_kept', counters.not_kept)
