@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from scrapy import Request
 
 from scrapy_bloom.commands.requests import decoded, read
+from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken, id_in
@@ -25,20 +26,30 @@ from support.simulation.site import KINDS, page_of
 
 
 def by_page(found, read=read):
-    """Return where the requests of each page are, of those that were found there."""
+    """Return where the requests of each page are, of those that were found there.
+
+    A retry or redirect stands for the page where it began.
+    """
     return {
-        page_of(decoded(each.body, read=read).url): state
+        page_of(decoded(read(each.body)["meta"].get(ORIGINAL) or each.body, read=read).url): state
         for state, requests in found.items()
         for each in requests
     }
 
 
-def of_own_page(listed):
-    """Return those of what no callback got that say where their own page is.
+def by_list(listed, moves, read=read):
+    """Return what no callback got by what that says of its page: "listed", or "redirected".
 
     One that was redirected to a seen page stands for no page: that one has a request of its own.
+    But it does if it may lead elsewhere the next time, as in `moves`.
     """
-    return (each for each in listed if not (each.unparsed and each.kind == REDIRECTED))
+    found = {"listed": [], "redirected": []}
+    for each in listed:
+        if not (each.unparsed and each.kind == REDIRECTED):
+            found["listed"].append(each)
+        elif page_of(decoded(each.body, read=read).url) in moves:
+            found["listed" if each.tries else "redirected"].append(each)
+    return found
 
 
 class Account:
@@ -57,7 +68,9 @@ class Account:
         pages = self._world.site.pages
         marked = self._marked_pages(store, [page for page in pages if page not in requests])
         states = dict.fromkeys(pages, "unknown")
-        states |= {page: "done" if parsed[page] else "lost" for page in marked}
+        lost = {*self._world.site.lost}  # for the others those count to which they redirect
+        states |= dict.fromkeys(marked & lost, "lost")
+        states |= {page: "done" for page in marked if parsed[page]}
         return states | requests
 
     def check(self, store):
@@ -77,6 +90,15 @@ class Account:
             self._world.wrong.append(f"neither done nor stored: {lost}")
             self._world.account = None  # once is enough
 
+    def astray(self, requests):
+        """Return pages that were redirected to others which are neither parsed nor stored."""
+        site = self._world.site
+        redirected = [page for page, state in requests.items() if state == "redirected"]
+        there = {page for page in site.moves if site.parsed[site.moves[page]]} | {
+            page for page in site.moves if site.moves[page] in requests
+        }
+        return {*redirected} - there
+
     def covered(self, store, requests):
         """Return the pages with requests, and those to which they lead again.
 
@@ -89,6 +111,8 @@ class Account:
             if not is_marked:
                 held[by].add(link.page)
         covered = {*requests}
+        under_way = {page for page, state in requests.items() if state in ("waiting", "in flight")}
+        covered |= {site.moves[page] for page in under_way & {*site.moves}}
         for page in (stack := [*covered]):
             stack += held[page] - covered
             covered |= held[page]
@@ -128,12 +152,11 @@ class SharedAccount(Account):
 
         found = {
             "waiting": (Taken.read_parts(*each) for each in with_body([*queue, *later])),
-            "listed": of_own_page(
-                Listed.read(b"", *each).failed for each in with_body([*failed, *unparsed])
-            ),
             "in flight": (Taken.read(*each, 0) for each in with_body(taken)),
         }
-        return by_page(found, PACKING.fields)
+        listed = (Listed.read(b"", *each).failed for each in with_body([*failed, *unparsed]))
+        moves = self._world.site.moves
+        return by_page(by_list(listed, moves, PACKING.fields) | found, PACKING.fields)
 
     def marked(self, store, fingerprints):
         try:

@@ -9,7 +9,7 @@ from scrapy_bloom.local.backend import account_of
 from scrapy_bloom.local.notes import IN_FLIGHT
 from scrapy_bloom.local.store import NAME, reading
 from support.internals import after_each_commit
-from support.simulation.account import Account, by_page, of_own_page
+from support.simulation.account import Account, by_list, by_page
 from support.simulation.clock import TIME
 from support.simulation.process import Process
 from support.simulation.world import World
@@ -19,8 +19,8 @@ class LocalAccount(Account):
     """What is in the file of a job; a store is that, as a reader opens it."""
 
     def requests(self, store):
-        listed = of_own_page(row for _, row in store.failed.stored())
-        return by_page({"waiting": requests_in(store), "listed": listed})
+        listed = by_list((row for _, row in store.failed.stored()), self._world.site.moves)
+        return by_page(listed | {"waiting": requests_in(store)})
 
     def marked(self, store, fingerprints):
         return store.stored.contains_many(fingerprints)
@@ -29,7 +29,7 @@ class LocalAccount(Account):
         """Note also if what is counted cannot be right."""
         super().check(store)
         account, rows = _account_in(store), len([*store.failed.stored()])
-        known = [state for state in self.states(store).values() if state != "unknown"]
+        known = [state for state in self.states(store).values() if state not in ("unknown", "lost")]
         listed = account.failed + account.unparsed
         ended = account.done + listed
         if listed != rows or len(known) > account.pages or ended > self._world.site.begun:
@@ -108,7 +108,8 @@ class LocalWorld(World):
         super().check_end()
         with self.stored() as store:
             found, account = LocalAccount(self), _account_in(store)
-            self._covered = found.covered(store, found.requests(store))
+            requests = found.requests(store)
+            self._covered = found.covered(store, requests) - found.astray(requests)
             if account.waiting or account.in_flight:
                 self.wrong.append(f"something is left: {account}")
             if self.account is not None:

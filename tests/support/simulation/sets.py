@@ -11,8 +11,10 @@ from twisted.internet.defer import succeed
 
 from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl.outcomes import Ended
+from scrapy_bloom.crawl.redirects import FirstLinks
 from scrapy_bloom.crawl.scrapy.engine import Engine
 from scrapy_bloom.local.backend import LocalBackend
+from scrapy_bloom.local.store import Store
 from scrapy_bloom.redis.starting_over import StartRunner
 from support.simulation.local import LocalWorld
 from support.simulation.shared import SharedWorld
@@ -41,6 +43,7 @@ def pace(faults="", features="fails 0.1, redirects 0.1", **options):
     return history(faults, features, **{**slow, **options})
 
 
+_ELSEWHERE = "kill 2, stop 1, join 1, freeze 0.5", "walls 0.7, fails 0.1"
 SHARED = {
     "nothing happens": history("", "fails 0.1, redirects 0.2, waits 0.1, slow 0.03"),
     "idle workers": history("", "", pages=1, answers=(600.0,), loss=0.0, most_calls=450),
@@ -76,6 +79,7 @@ SHARED = {
         rate=0.15,
         calm=100.0,
     ),
+    "redirects that lead elsewhere": history(*_ELSEWHERE, settings={"RETRY_TIMES": 1}),
     "outages": history("cut 3, full 1, freeze 0.5"),
     "stops": history("stop 3, join 2, full 1, cut 1"),
     "hosts left alone": history(
@@ -89,6 +93,8 @@ _FAILING = f"{ALL}, blocks 0, dead 0.05"
 _KILLED = "kill 2, stop 1", _FAILING
 _IN_OUTAGES = "outage 2, kill 1, stop 1", _FAILING
 _UNSTORABLE = "kill 2, stop 1, outage 1", "unstorable 0.4, redirects 0.2, wrong 0.1, bugs 0.1"
+_MOVED = "kill 2, stop 1, outage 2", "walls 0.7, fails 0.1"
+_LINKED = "outage 2", "moves 0.3, fails 0.6, slow 0.6"
 LOCAL = {
     "a job that is killed": _job(*_KILLED),
     "a job in outages": _job(*_IN_OUTAGES),
@@ -96,6 +102,8 @@ LOCAL = {
     "a job with forgotten pages": _job(
         "kill 2, stop 1, outage 1", "wrong 0.4, redirects 0.4, dead 0.05"
     ),
+    "a job whose redirects lead elsewhere": _job(*_MOVED),
+    "a job whose redirects lead to pages that are linked": _job(*_LINKED, kills=0),
     "a job whose hosts are left alone": _job(
         "kill 1, stop 1", "busy 0.15, fails 0.2, waits 0.2", delay=0.3
     ),
@@ -107,6 +115,7 @@ _VANISHED = """  if some then start_over() end
   return some"""
 _WAITING = "call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)"
 _LISTED = "list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)"
+_LOOK = "      let_fail(key, call('HGET', unparsed, key))\n"
 _BODY = "    if body then\n"
 _NO_RECORD = {"last = last or -1": "last = last or 0"}
 _NO_RECORD_BEFORE = {"whole and '1' or '0'": "'1'", **_NO_RECORD}
@@ -141,6 +150,9 @@ CONTROLS = {
         calm=4.0,  # a worker that comes after it has ended would run start()
         patches=[(StartRunner, "run", lambda _: succeed(None))],
     ),
+    "redirects that lead to what has failed and is not looked for": history(
+        *_ELSEWHERE, settings={"RETRY_TIMES": 1}, without={_LOOK: ""}
+    ),
     "requests that do not wait": history(
         "kill 1", "waits 0.3", patches=[(frontier, "pop_due", lambda *_: 0.0)]
     ),
@@ -155,6 +167,12 @@ LOCAL_CONTROLS = {
     ),
     "a job whose pages are done once they are sent": _job(
         *_KILLED, patches=[(Engine, "has", lambda *_: False)]
+    ),
+    "a job that does not ask whether where redirects led has failed": _job(
+        *_MOVED, patches=[(Store, "fail_astray", lambda _: None)]
+    ),
+    "a job that drops links although redirects to their pages may fail": _job(
+        *_LINKED, kills=0, patches=[(FirstLinks, "keep", lambda *_: None)]
     ),
     "a job whose requests in memory stay marked": _job(
         *_UNSTORABLE, patches=[(LocalBackend, "withhold", lambda *_, **__: None)]

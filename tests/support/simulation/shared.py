@@ -56,7 +56,17 @@ class SharedWorld(World):
 
     @property
     def will_retry(self):
-        return self.servers.left()["failed"] > 0
+        return self.servers.left()["failed"] > 0 or self.servers.now.exists(BASE + "lost") > 0
+
+    @property
+    def lost(self):
+        """Pages that a page or the spider has led to, and that are not parsed."""
+        if not self.site.moves:  # all are
+            return self.site.lost
+        site, requests = self.site, SharedAccount(self).requests(self.servers.home)
+        done = [page for page in site.links if site.parsed[page] and page not in requests]
+        reached = {*site.seeds, *(link.page for page in done for link in site.links[page])}
+        return [page for page in site.lost if page in reached]
 
     def check_end(self):
         super().check_end()

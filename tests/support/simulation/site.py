@@ -2,7 +2,8 @@
 
 Page 0 leads to all others. A link may lead over redirects, wait, be fetched again after a time, or
 have a callback that cannot be stored; a page may fail, also for good, be slow, be wrong for a while
-(its callback forgets it, and asks for it again), or have a callback that fails or blocks. The site
+(its callback forgets it, and asks for it again), or have a callback that fails or blocks. It may
+redirect to another one in each second run: to a wall, which has no links, or to a page. The site
 may be away for a while.
 """
 
@@ -19,8 +20,9 @@ from scrapy.http import HtmlResponse, TextResponse
 import scrapy_bloom
 from support.simulation.clock import TIME
 
-KINDS = "page", "redirect", "twice", "itself"
-"""First parts of a path: the page, what redirects to it, to that, and once to its own URL."""
+KINDS = "page", "redirect", "twice", "itself", "moved"
+"""First parts of a path: the page, what redirects to it, to that, once to its own URL, and to
+another page in each second run."""
 
 
 class BugError(Exception):
@@ -36,6 +38,7 @@ class Site:
         early: pages that were fetched before the time they were to wait for.
         gaps: seconds between two requests to one host.
         away_until: when it answers again.
+        moves: pages that redirect to others in each second run, to which.
         begun: how often a request was served that no retry or redirect has made.
     """
 
@@ -47,12 +50,19 @@ class Site:
         self.links, self.parsed = defaultdict(list), Counter()
         self.early, self.away_until, self.begun = [], 0.0, 0
         self.gaps, self._served_at, self._not_before = [], {}, []
+        walls = range(1000, 1003)
+        still = [page for page in self.pages[2:] if not self._has("moves")]
+        self.moves = self._some("walls", walls)
+        if "moves" in self._features:
+            self.moves = {page: chance.choice(still) for page in {*self.pages[2:]} - {*still}}
         for page in self.pages[1:]:
-            self._link(chance.randrange(max(0, page - 30), page), page)
-            for _ in range(chance.choice((0, 0, 1, 2))):
-                self._link(chance.randrange(world.pages), page)
+            self._link(0 if page in self.moves else chance.randrange(max(0, page - 30), page), page)
+            if page not in self.moves.values():  # one link would be enough to find them
+                for _ in range(chance.choice((0, 0, 1, 2))):
+                    self._link(chance.randrange(world.pages), page)
         self._wrong = self._some("wrong", (1, 1, 2))
         self._fails = self._some("fails", (1, 2)) + self._some("dead", (1_000_000,))
+        self._fails.update({wall: chance.choice((2, 2, 4)) for wall in walls})
         self._bugs = self._some("bugs", (1, 1, 2))
         self._slow = self._some("slow", (10, 50))
         self._blocks = self._some("blocks", (3, 12, 40))
@@ -70,7 +80,9 @@ class Site:
         link = SimpleNamespace(page=to, kind="page", meta={}, priority=0)
         link.unstorable, link.errback = has("unstorable"), chance.random() < 0.3
         if has("redirects"):
-            link.kind = chance.choice(KINDS[1:])
+            link.kind = chance.choice(KINDS[1:4])
+        if to in self.moves:
+            link.kind = "moved"
         if has("waits"):
             link.meta["bloom_delay"] = chance.choice((1, 10, 100))
         if has("ages"):
@@ -85,8 +97,9 @@ class Site:
 
     @property
     def lost(self):
-        """Pages that were never fetched."""
-        return [page for page in self.pages if not self.parsed[page]]
+        """Pages that were never fetched, nor where they redirect."""
+        parsed, moves = self.parsed, self.moves
+        return [page for page in self.pages if not parsed[page] and not parsed[moves.get(page)]]
 
     # What a spider does with it
 
@@ -101,7 +114,7 @@ class Site:
             process = self._world.running
             act = self._chance.choice((process.freeze, process.block))
             act(self._blocks[page])
-        for link in self.links[page]:
+        for link in self.links.get(page, ()):
             yield self._request(spider, link)
         if self._bugs[page] > 0:
             self._bugs[page] -= 1
@@ -150,6 +163,9 @@ class Site:
             to = kind
         if to is not None:
             headers = {"Location": self.url(to, page)}
+            return HtmlResponse(request.url, status=302, headers=headers, request=request)
+        if kind == "moved" and len(self._world.processes) % 2:
+            headers = {"Location": self.url("page", self.moves[page])}
             return HtmlResponse(request.url, status=302, headers=headers, request=request)
         return HtmlResponse(request.url, body=b"<html>", request=request)
 
