@@ -50,7 +50,9 @@ LONGEST_CHAIN: Final = 100
 decides. What a longer one led to would stay marked if its page fails."""
 
 MOST_TIMES: Final = 20
-"""It also ends when it has come to one page so often, or a middleware could go on for ever."""
+"""It also ends when it has come to one page so often, or a middleware could go on for ever. If what
+leads back there is neither a redirect nor a retry, as with a request that a middleware returns with
+another token, it ends after ``RETRY_TIMES``."""
 
 
 class Chains:
@@ -68,6 +70,7 @@ class Chains:
     def __init__(self, crawler: Crawler, mark_of: Callable[[Request], bytes]) -> None:
         self._mark_of = mark_of
         self._longest = max(LONGEST_CHAIN, crawler.settings.getint("REDIRECT_MAX_TIMES"))
+        self._returns = max(1, crawler.settings.getint("RETRY_TIMES"))
         self._ended: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
         self._made: WeakSet[Request] = WeakSet()
         watch_engine(crawler, self._note, self._note_arrived)
@@ -97,15 +100,23 @@ class Chains:
         chain = before.meta.get(CHAIN, [])
         if before.dont_filter and not chain:
             return  # it is not filtered, and nor is what is made of it
-        mark = self._mark_of(before).hex()
-        is_retry = after.dont_filter and self._mark_of(after).hex() in {*chain, mark}
+        mark, following = self._mark_of(before).hex(), self._mark_of(after).hex()
+        leads_back = following in {*chain, mark}
+        is_retry = after.dont_filter and leads_back
         if before.dont_filter and not is_retry:
             after.dont_filter = False  # a retry's, which Scrapy leaves to where it redirects
         if not (is_retry and mark in chain):
             chain = [*chain, mark]
+        most = self._returns if leads_back and not is_scrapys(after, before) else MOST_TIMES
         after.meta[CHAIN] = chain
-        if len(chain) > self._longest or chain.count(mark) > MOST_TIMES:
-            del after.meta[CHAIN]
+        if len(chain) > self._longest or chain.count(mark) > most:
+            self._ended[after] = _read(after.meta.pop(CHAIN))
+
+
+def is_scrapys(after: Request, before: Request) -> bool:
+    """Return whether a redirect or retry of Scrapy's has made a request of another."""
+    counts = "redirect_times", "retry_times"
+    return any(after.meta.get(each, 0) > before.meta.get(each, 0) for each in counts)
 
 
 def _read(noted: list[str]) -> tuple[bytes, ...]:

@@ -16,8 +16,9 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES
+from scrapy_bloom.crawl.history import ORIGINAL, START, TRIES, is_scrapys
 from scrapy_bloom.crawl.outcomes import (
+    ENDLESS,
     MOST_MESSAGE,
     REDIRECTED,
     Reason,
@@ -175,8 +176,13 @@ class InFlight:
             circle = mark is not None and dropped.leads_back(chain, mark)
             with suppress(Exception):  # likewise
                 by = self._engine.yielded_by(duplicate)
-                circle |= by is not None and mark == self._identifier.identify(by)
+                if by is not None and mark == self._identifier.identify(by):
+                    status = self._engine.status_of(by) or "returned by a middleware"
+                    kind = ENDLESS if is_scrapys(duplicate, by) else str(status)
+                    origin.note(Event.FAILED, Reason(kind, "its request came again and again"))
             self._note_redirected(duplicate, origin, mark, circle=circle)
+            if circle and mark is not None and mark not in chain[:1]:
+                origin.way += (mark,)
 
     def _note_redirected(
         self, request: Request, origin: Page, to: bytes | None, *, circle: bool
@@ -193,9 +199,8 @@ class InFlight:
         if status in self._statuses:
             message = f"redirected to {request.url}"[:MOST_MESSAGE]
             origin.note(Event.FAILED, Reason(str(status), message))
-        if to is not None and circle:
-            origin.note(Event.FAILED, Reason("too many redirects", to_url))
-            origin.way += (to,)
+        if circle:
+            origin.note(Event.FAILED, Reason(ENDLESS, to_url))
 
     # What the engine tells
 

@@ -58,6 +58,9 @@ _IGNORED: Final = {
 
 _CONDITIONS: Final = "If-None-Match", "If-Modified-Since"
 
+ENDLESS: Final = "too many redirects"
+"""The kind of reason of a page whose redirects never end."""
+
 _NOT_OF_PROJECTS: Final = {"asyncio", "scrapy", "scrapy_bloom", "twisted"}
 
 
@@ -119,7 +122,7 @@ def reason_of(answer: Any, request: Request, statuses: Collection[int]) -> Reaso
     if not isinstance(error, IgnoreRequest):
         return Reason.of(error)
     if request.meta.get("redirect_ttl") == 0:  # nobody has chosen to ignore an endless redirect
-        return Reason("too many redirects", request.url[:MOST_MESSAGE])
+        return Reason(ENDLESS, request.url[:MOST_MESSAGE])
     for part, kind in _IGNORED.items():
         if part in str(error):
             return Reason(kind, unparsed=True)

@@ -454,6 +454,29 @@ async def test_an_endless_redirect_to_itself_is_a_failure_however_many_are_allow
     await crawl_daily(Parsing, (fan(again="/again"), failed), REDIRECT_MAX_TIMES=40)
 
 
+class Token:
+    """A middleware that returns a request with another token, or a copy, if that was refused."""
+
+    def process_response(self, request, response, spider=None):  # noqa: ARG002 - Scrapy's
+        if response.status != 403:
+            return response
+        request.headers["X-Token"] = "fresh"
+        return request.replace() if request.url.endswith("/copy") else request
+
+
+async def test_a_request_that_a_middleware_returns_comes_as_often_as_a_retry(crawl_daily):
+    """It was listed once more after each run, and sent 21, 63, 105 times."""
+    names = ["/moved", "/same", "/copy"]
+    pages = {"/": names, "/moved": "/refused", "/fine": []}
+    refused = pages | dict.fromkeys(("/refused", "/same", "/copy"), 403)
+    day = refused, {"done": 1, "failed": 3, "403": 3}
+    mended = pages | {"/moved": [], "/same": [], "/copy": []}, {"done": 4}
+    settings = {"DOWNLOADER_MIDDLEWARES": {Token: 543}, "RETRY_TIMES": 2}
+    _, site = await crawl_daily(Parsing, day, day, mended, **settings)
+    hits = {name: site.hits[name] for name in ("/same", "/copy", "/refused")}
+    assert hits == {"/same": 7, "/copy": 7, "/refused": 6}
+
+
 class Twofold(Parsing):
     """Has two callbacks for its first page, and none if it begins with `nothing`."""
 

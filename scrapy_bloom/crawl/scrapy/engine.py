@@ -26,6 +26,7 @@ from scrapy_bloom.errors import BackendError
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
 BACK: Final = "bloom_back"
 """The key in the meta of a request that goes back before it was sent: it was judged before.
@@ -92,6 +93,7 @@ class Engine:
         self._wrap_start: Callable[[AsyncIterator[Any]], AsyncIterator[Any]] = lambda start: start
         self._downloading: set[Request] = set()
         self._sent_as: WeakKeyDictionary[Request, Request] = WeakKeyDictionary()
+        self._statuses: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
 
     def sent(self, request: Request) -> None:
         """Record that the scheduler returns a request now. What the engine does not take is done.
@@ -229,6 +231,18 @@ class Engine:
                 self._downloading.discard(request)
 
         engine._download, engine._handle_downloader_output = watched_download, watched_handle
+        self._crawler.signals.connect(self._note_status, signal=signals.response_downloaded)
+
+    def _note_status(self, response: Response, request: Request) -> None:
+        if response.status != 200:  # noqa: PLR2004 - most are
+            self._statuses[request] = response.status
+
+    def status_of(self, request: Request) -> int | None:
+        """Return the status that came last for a request, whatever a middleware has made of it.
+
+        :returns: None if it was 200, or there was none.
+        """
+        return self._statuses.get(request)
 
     def _watch_scraper(self, watcher: Watcher) -> None:
         scraper, scrape = self._scraper, self._scraper._scrape
