@@ -56,7 +56,6 @@ ONCE = (
     "scrapy_bloom.file:write:before",
     "scrapy_bloom.file:write:after",
     "scrapy_bloom.local.job:Job._check:before",
-    "scrapy_bloom.local.job:Job._read_state:after",
     "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
