@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # each name twice: it is exported
     from scrapy_bloom.callbacks import forget as forget
     from scrapy_bloom.callbacks import hold as hold
     from scrapy_bloom.callbacks import seen as seen
+    from scrapy_bloom.crawl.scrapy.feeds import FeedExporter as FeedExporter
     from scrapy_bloom.dupefilter import BloomDupeFilter as BloomDupeFilter
     from scrapy_bloom.errors import BackendError as BackendError
     from scrapy_bloom.errors import BloomError as BloomError
@@ -34,6 +35,7 @@ _EXPORTS = {
     "BloomDupeFilter": "dupefilter",
     "BloomError": "errors",
     "CanonicalRequestFingerprinter": "fingerprinter",
+    "FeedExporter": "crawl.scrapy.feeds",
     "FilterInfo": "filter.info",
     "FilterLostError": "errors",
     "JobInUseError": "errors",

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 _FILTER: Final = "scrapy_bloom.BloomDupeFilter"
 _SCHEDULER: Final = "scrapy_bloom.Scheduler"
 _RETRY_AFTER: Final = "scrapy_bloom.RetryAfterMiddleware"
+_SCRAPYS_FEEDS: Final = "scrapy.extensions.feedexport.FeedExporter"
+_FEEDS: Final = "scrapy_bloom.FeedExporter"
 _MIDDLEWARES: Final = "DOWNLOADER_MIDDLEWARES"
 
 
@@ -71,6 +73,8 @@ class Addon:
             settings.set("SCHEDULER", _SCHEDULER, priority="addon")
         if takes_filter:
             settings.set("DUPEFILTER_CLASS", _FILTER, priority="addon")
+        if folder or shared:
+            _replace_feed_exporter(settings)
         _add_middlewares(settings)
 
     def __repr__(self) -> str:
@@ -102,6 +106,14 @@ def _add_middlewares(settings: BaseSettings) -> None:
     if not any(_is_a(middleware, RetryAfterMiddleware) for middleware in middlewares):
         middlewares[_RETRY_AFTER] = 560
     settings.set(_MIDDLEWARES, middlewares, settings.getpriority(_MIDDLEWARES) or 0)
+
+
+def _replace_feed_exporter(settings: BaseSettings) -> None:
+    """Put ours in the place of Scrapy's, unless the project has one of its own."""
+    name = "EXTENSIONS"
+    if settings.getwithbase(name).get(_SCRAPYS_FEEDS) is not None:
+        chosen = {**settings.getdict(name), _SCRAPYS_FEEDS: None, _FEEDS: 0}
+        settings.set(name, chosen, settings.getpriority(name) or 0)
 
 
 def _is_default(settings: BaseSettings, name: str) -> bool:

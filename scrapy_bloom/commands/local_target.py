@@ -23,7 +23,6 @@ from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.backend import account_of
 from scrapy_bloom.local.failed import reasons_in
-from scrapy_bloom.local.feeds import LEFT
 from scrapy_bloom.local.job import (
     Identity,
     identity_of,
@@ -272,7 +271,6 @@ class LocalTarget:
         """Delete the file and what belongs to it. Without the file, the rest is of no use."""
         for end in _COMPANIONS:
             self.path.with_name(f"{self.path.name}{end}").unlink(missing_ok=True)
-        self.path.with_name(LEFT).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ A new backend has to be made known to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.outcomes import Ended, Reason
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
-    from scrapy_bloom.crawl.scrapy.feed_ends import Notes
     from scrapy_bloom.errors import BloomError
     from scrapy_bloom.filter.info import FilterInfo
     from scrapy_bloom.settings import Settings
@@ -83,7 +82,6 @@ class Backend(ABC):
         kind: its name in Scrapy's stats of schedulers.
         shared: whether other workers may take what this one has stored.
         broken: whether it has given up, which was logged: nothing more is exchanged.
-        feeds: keeps where local feeds end, with each exchange; None if nobody does.
         exchange_at: when the next exchange should be made, by ``time.monotonic()``; infinite if
             there is no need. Members that change something set it, except :meth:`release` and
             :meth:`fail`, which come just before an exchange; that begins by setting it back.
@@ -94,7 +92,6 @@ class Backend(ABC):
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     broken = False
-    feeds: Notes | None = None
     exchange_at = inf
     interval: float
 
@@ -185,6 +182,15 @@ class Backend(ABC):
         """Return until when the slot of a request is left alone, 0 if it is not."""
 
     # Exchanges
+
+    def store_due(self, due: Mapping[str, tuple[int, bytes]]) -> bool:  # noqa: ARG002
+        """Have the next exchange store what is then due to local feeds; return whether it will.
+
+        Whoever reads it writes to them what they lack of it.
+
+        :param due: see :meth:`.LocalFiles.note`.
+        """
+        return False
 
     @property
     @abstractmethod

@@ -72,7 +72,7 @@ class Frontier:
         self._memory = Memory(memory, self._in_flight, backend, report)
         self._retries = crawl.settings[RETRY_FAILED] is not False
         sync = crawl.settings[COMMIT_SYNC] == "machine"
-        self._items = Items(crawler, engine, self._in_flight, backend.feeds, report, sync=sync)
+        self._items = Items(crawler, engine, self._in_flight, backend, report, sync=sync)
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._again_at = 0.0  # when an exchange that has failed is tried again; 0 if it has not
@@ -151,6 +151,8 @@ class Frontier:
         """
         if self._closing:
             return None
+        if self._items.held > MOST_UNSAID:
+            self._note_ended()
         in_memory = self._memory.pop()
         if in_memory is not None:
             request, page = in_memory
@@ -228,10 +230,11 @@ class Frontier:
             pass
         for do, signal in self._wishes:  # which would change nothing any more
             self._crawler.signals.disconnect(do, signal=signal)
-        self._items.log_kept(len(self._ledger))  # they stay stored, with all they led to
-        self._items.export_held()  # of other pages that stay stored
+        self._items.end(len(self._ledger))  # they stay stored, with all they led to
         self._report.through &= not len(self._memory)  # else only start() may yield that again
-        return await self._backend.close()
+        stored = await self._backend.close()
+        self._items.closed(stored=stored)
+        return stored
 
     # Requests that arrive
 
@@ -311,7 +314,7 @@ class Frontier:
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()
-        if until is None and not self._items.failing:
+        if until is None and not self._items.waiting:
             return
         if await self._items.flush(at_once=self._closing) and until is not None:
             for page in self._ledger.take(until):
@@ -342,9 +345,13 @@ class Frontier:
     # Exchanges
 
     @property
+    def _unsaid(self) -> float:
+        return self._backend.unsaid + self._items.unsaid
+
+    @property
     def _on_hold(self) -> bool:
         """Whether too much is only in memory, or items or changes cannot be written for now."""
-        return self._backend.unsaid > MOST_UNSAID or self._items.failing or self._again_at > 0
+        return self._unsaid > MOST_UNSAID or self._items.failing or self._again_at > 0
 
     async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pause ``start()`` while nothing is sent that is stored; note whether it is through."""
@@ -367,8 +374,8 @@ class Frontier:
         """
         if self._closing or self._backend.broken:
             return
-        due = 0.0 if self._backend.unsaid > MOST_UNSAID else self._backend.exchange_at
-        if busy or self._busy or self._again_at or self._items.failing:
+        due = 0.0 if self._unsaid > MOST_UNSAID else self._backend.exchange_at
+        if busy or self._busy or self._again_at or self._items.waiting:
             due = min(due, time.monotonic() + self._backend.interval)
         self._timer.set_to(max(due, self._again_at))
 
@@ -402,6 +409,8 @@ class Frontier:
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
+            if worked:
+                self._items.committed(at_once=self._closing)
         except Exception as error:  # what was not written stays in memory
             self._note_unexpected(error)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
@@ -448,7 +457,8 @@ class Frontier:
         backend, memory = self._backend, self._memory
         if backend.broken:
             return
-        if backend.over and not (len(memory) or self._ledger or self.pending()):
+        waits = len(memory) or self._ledger or self._items.failing or self.pending()
+        if backend.over and not waits:
             return
         count, until = backend.resting()
         count, until = count + memory.later, min(until, memory.next_due)

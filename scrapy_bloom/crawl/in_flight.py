@@ -253,6 +253,7 @@ class InFlight:
         """Note that a callback or errback has yielded an item."""
         if request in self._pages:
             self._pages[request].note(Event.YIELDED)
+            self._pages[request].has_items = True
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
         """Note an error of a pipeline."""
@@ -268,13 +269,16 @@ class InFlight:
     def raised(self, failure: Failure, request: Request) -> None:
         """Note an error of a callback or errback.
 
-        A page whose callback closes the spider, or fails while the spider is closing, is never
-        done: it stays stored, and the next run fetches it again.
+        A page whose callback closes the spider, or fails while the spider is closing, is not done:
+        it stays stored, and the next run fetches it again. But if it closes the spider once it has
+        yielded items, it is done: else each run could get no further than that.
         """
         error, page = failure.value, self._pages.get(request)
         if page is None or page.state is State.KEPT:
             return
         closes = isinstance(error, CloseSpider)
+        if closes and page.has_items:
+            return
         if not (closes or self._engine.closing):
             page.note(Event.FAILED, Reason.of(error, place_of(failure)))
             return

@@ -1,7 +1,7 @@
 """Writes out items: those of a page are written before the page is done.
 
-In a job directory they wait until their page has ended. The next commit that says that it is done
-says where the feeds end, too, so that a kill cuts off the items of pages that are not done.
+In a job directory they wait until their page has ended. The commit that says that it is done has
+them, too, see :mod:`.feeds`: so a kill loses none, and none comes twice.
 """
 
 from __future__ import annotations
@@ -22,31 +22,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 from scrapy.exporters import BaseItemExporter
+from scrapy.extensions import feedexport
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.outcomes import Reason
-from scrapy_bloom.crawl.scrapy.feeds import Feeds
+from scrapy_bloom.crawl.scrapy.feeds import (
+    FeedExporter,
+    LocalFiles,
+    close_full_batches,
+    flush_others,
+    warnings,
+    write_out,
+)
 from scrapy_bloom.signals import before_commit
 from scrapy_bloom.values import write_size
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_bloom.crawl.backend import Backend
     from scrapy_bloom.crawl.in_flight import InFlight
     from scrapy_bloom.crawl.page import Page
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
-    from scrapy_bloom.crawl.scrapy.feed_ends import Notes
 
 _SOONEST: Final = 0.1
 """Seconds until items that could not be written are tried again; they double each time."""
 
 _SLOWEST: Final = 5.0
 
+_SAID: Final = 60.0  # seconds until it is said again that items cannot be written
+
 _LOOKS: Final = 5.0  # seconds between two searches for files of pipelines
+
+_FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
 MOST_HELD: Final = 1_000
 """Items of a page that wait for its end. Pages with more may go on for hours."""
@@ -57,7 +69,8 @@ MOST_HELD_BYTES: Final = 16 << 20
 MOST_BYTES: Final = 64 << 20
 """The size of those of all pages: a page may wait for others for long, see :class:`Page`."""
 
-_FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
+_NOT_DONE: Final = "not done before: after a stop or a kill they are fetched again"
+_DONE: Final = "done: the job has the items, and after a stop or a kill the next run appends them"
 
 
 @dataclass(eq=False)
@@ -77,16 +90,17 @@ class _Held:
 class Items:
     """Writes out the items that a crawl has scraped so far.
 
-    An item that a feed could not write, because the disk was full, say, is kept and written later.
+    What a feed could not write, because the disk was full, say, is kept and written later.
 
     :param engine: tells when the pipelines are about to be closed.
     :param in_flight: knows which page an item is of, and is told if it cannot be exported.
-    :param notes: is told where local feeds end. Without it, items do not wait for their page's end.
+    :param backend: may store what is due to local feeds. If it is shared, items do not wait for
+        the end of their page.
     :param report: counts and logs failures.
     :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
 
     Attributes:
-        failing: whether some could not be written when that was last tried.
+        held: how many bytes of items wait for the end of their page, pickled.
     """
 
     def __init__(
@@ -94,69 +108,99 @@ class Items:
         crawler: Crawler,
         engine: Engine,
         in_flight: InFlight,
-        notes: Notes | None,
+        backend: Backend,
         report: Report,
         *,
         sync: bool,
     ) -> None:
         self._crawler, self._engine = crawler, engine
-        self._in_flight, self._notes, self._report = in_flight, notes, report
+        self._in_flight, self._backend, self._report = in_flight, backend, report
         self._held: dict[Page, _Held] = {}
-        self._held_bytes = 0.0
+        self._ended: list[tuple[Page, _Held]] = []  # what is to be exported next
+        self.held = 0.0
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
-        self.failing = False
-        self._again_at, self._pause = 0.0, _SOONEST
         self._files: list[Any] = []  # that pipelines and the spider write to
         self._look_at = 0.0
-        self._feeds = Feeds(crawler, self._scraped, notes, sync=sync)
+        self._failing: set[str] = set()  # what the pages are of items that could not be written
+        self._again_at, self._say_at, self._pause = 0.0, 0.0, _SOONEST
+        self._sync = sync
+        self._scrapys = crawler.get_extension(feedexport.FeedExporter)
+        self._exporter = crawler.get_extension(FeedExporter)
+        self._local = LocalFiles(sync=sync)
+        if self._exporter is not None:
+            self._exporter.adopt(self._scraped, self._local)
         crawler.signals.connect(self._feeds_opened, signals.spider_opened)
         engine.before_closing(self._close_pipelines)
 
-    async def flush(self, *, at_once: bool = False) -> bool:
-        """Flush local feeds, have pipelines flush, and return whether all items are written.
+    @property
+    def failing(self) -> bool:
+        """Whether some could not be written when that was last tried."""
+        return bool(self._failing)
 
-        A failure is logged once, until flushing works again.
+    @property
+    def waiting(self) -> bool:
+        """Whether there are some to flush although no page waits for that."""
+        return self.failing or self.unsaid > 0
+
+    @property
+    def unsaid(self) -> float:
+        """How many bytes of items are only in memory although their pages have ended."""
+        return self._local.size + sum(held.size for _, held in self._ended)
+
+    async def flush(self, *, at_once: bool = False) -> bool:
+        """Have pipelines flush, and hand what feeds get to the backend; return whether that worked.
+
+        A failure is logged, and again each minute until flushing works.
 
         :param at_once: whether to try even if it has failed a moment ago.
         """
         if time.monotonic() < self._again_at and not at_once:
             return False
+        ended = len(self._ended)  # what ends while pipelines are asked is flushed later
         try:
-            self._feeds.flush()
-            self._fail_rejected()
-            # As of now: what is exported while pipelines are asked is of pages that end later.
-            ends = {} if self._notes is None else self._feeds.ends()
+            await close_full_batches(self._scrapys)
             error = await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
             if error is not None:
                 raise error
+            self._export_ended(ended)
+            flush_others(self._scrapys, sync=self._sync)
+            if not self._backend.store_due(self._local.note()):
+                self._local.write()
         except Exception as error:
-            self._log_failure(error)
-            self._pause = min(_SLOWEST, 2 * self._pause)
-            self._again_at = time.monotonic() + self._pause
+            self._note_failure(_NOT_DONE, error)
             return False
-        if self._notes is not None:
-            self._notes.ends = ends | self._feeds.opened
-        self._pause = _SOONEST
-        if self.failing:
-            self.failing = False
-            self._report.info("Items can be written again.")
+        self._note_success(_NOT_DONE)
         return True
 
+    def committed(self, *, at_once: bool = False) -> None:
+        """Append to feeds what a commit has for them.
+
+        :param at_once: as for :meth:`flush`.
+        """
+        if time.monotonic() < self._again_at and not at_once:
+            return
+        try:
+            self._local.write()
+        except OSError as error:
+            self._note_failure(_DONE, error)
+        else:
+            self._note_success(_DONE)
+
     def page_ended(self, page: Page) -> None:
-        """Export the items of a page that have waited for its end."""
-        held = self._held.pop(page, None)
-        if held is not None:
-            self._export_all(page, held)
+        """Let the items of a page be flushed that have waited for its end."""
+        if page in self._held:
+            self._ended.append((page, self._held.pop(page)))
 
-    def export_held(self) -> None:
-        """Export all items that wait, before the feeds are closed."""
-        for page in [*self._held]:
-            self.page_ended(page)
+    def end(self, pages: int) -> None:
+        """Export nothing more: the next run gets the items of pages that stay stored again.
 
-    def log_kept(self, pages: int) -> None:
-        """Log at the end how many pages are not done because their items were not written."""
+        :param pages: how many of these have ended, but their items could not be written.
+        """
+        self._local.forget(noted=False)
+        with suppress(OSError):  # then the note of the last commit stays, which says no less
+            self._backend.store_due(self._local.note())
         if pages:
             self._report.log(
                 logging.ERROR,
@@ -164,6 +208,11 @@ class Items:
                 " done: they are fetched again.",
                 f"{pages:,}",
             )
+
+    def closed(self, *, stored: bool) -> None:
+        """Leave what is due to feeds to the next run, unless all was stored: then try once more."""
+        if not stored:
+            self._local.forget(noted=True)
 
     async def _close_pipelines(self) -> None:
         """Ask the pipelines for the last time, before Scrapy closes what they write to.
@@ -176,7 +225,7 @@ class Items:
     def _scraped(self, item: Any, response: Any = None) -> None:
         """Export an item when its page has ended, if that is known, or else at once."""
         page = self._in_flight.page_of_response(response)
-        if self._notes is None or page is None or not self._hold(item, page, response):
+        if self._backend.shared or page is None or not self._hold(item, page, response):
             self._export(item, page)
 
     def _hold(self, item: Any, page: Page, response: Any) -> bool:
@@ -188,7 +237,7 @@ class Items:
         held.full = (
             len(held.items) == MOST_HELD
             or held.size + size > MOST_HELD_BYTES
-            or self._held_bytes + size > MOST_BYTES
+            or self.held + size > MOST_BYTES
         )
         if held.full:
             self._export_all(page, held)
@@ -204,27 +253,23 @@ class Items:
             return False
         held.items.append(copy)
         held.size += size
-        self._held_bytes += size
+        self.held += size
         return True
+
+    def _export_ended(self, count: int) -> None:
+        for page, held in self._ended[:count]:
+            self._export_all(page, held)
+        del self._ended[:count]
 
     def _export_all(self, page: Page, held: _Held) -> None:
         for item in held.items:
             self._export(item, page)
-        self._held_bytes -= held.size
+        self.held -= held.size
         held.items, held.size = [], 0
 
     def _export(self, item: Any, page: Page | None) -> None:
-        """Export an item, after those that the feeds have refused."""
-        try:
-            self._feeds.export(item, page)
-        except OSError as error:
-            self._log_failure(error)
-        self._fail_rejected()
-
-    def _fail_rejected(self) -> None:
-        """Fail the pages whose items an exporter cannot export."""
-        rejected, self._feeds.rejected = self._feeds.rejected, []
-        for page, error, feed in rejected:
+        """Export an item. Its page fails if an exporter cannot export it."""
+        for feed, error in [] if self._exporter is None else self._exporter.export(item):
             self._report.once(
                 logging.ERROR,
                 "The exporter of %s raised an error, so the page of the item has failed. More such"
@@ -263,7 +308,7 @@ class Items:
             self._look_for_files()
         for file in self._files:
             with suppress(ValueError):  # somebody has closed it, or what is below it
-                self._feeds.write_out(file)
+                write_out(file, sync=self._sync)
 
     def _look_for_files(self) -> None:
         """Note the files that are open. Looking at each commit would take long."""
@@ -272,22 +317,40 @@ class Items:
         held = (_files_in(getattr(owner, "__dict__", {}), depth=3) for owner in owners)
         self._files = [*chain.from_iterable(held)]
 
-    def _log_failure(self, error: Exception) -> None:
+    def _note_failure(self, pages_are: str, error: Exception) -> None:
+        """Log that items cannot be written: once, and again each minute."""
         self._report.add(stats.COMMIT_ERRORS)
-        if not self.failing:
-            self.failing = True
+        now = time.monotonic()
+        self._pause = min(_SLOWEST, 2 * self._pause)
+        self._again_at = now + self._pause
+        if pages_are not in self._failing or now >= self._say_at:
+            self._say_at = now + _SAID
             self._report.log(
                 logging.ERROR,
-                "Items could not be written out: %s. The crawl waits and tries again. Until that"
-                " succeeds, their pages are not done, and are fetched again after a kill.",
+                "Items could not be written out: %s. Nothing is sent until that succeeds. Their"
+                " pages are %s.",
                 error,
+                pages_are,
             )
+        self._failing.add(pages_are)
+
+    def _note_success(self, pages_are: str) -> None:
+        if pages_are in self._failing:
+            self._failing.remove(pages_are)
+            if not self._failing:
+                self._pause = _SOONEST
+                self._report.info("Items can be written again.")
 
     def _feeds_opened(self) -> None:
-        """Repair feeds that a kill has cut off, and warn about feeds that may lose items."""
+        """Say which feeds may lose items, or have some twice."""
         self._look_for_files()
-        self._feeds.end_lines()
-        for warning in self._feeds.warnings():
+        if self._scrapys is not self._exporter:
+            self._report.info(
+                f"Feeds are written by {type(self._scrapys).__name__}, not by"
+                " scrapy_bloom.FeedExporter, which the add-on sets: after a kill items come twice,"
+                " and one that cannot be exported does not fail its page."
+            )
+        for warning in warnings(self._scrapys):
             self._report.warn(warning)
 
 
@@ -302,8 +365,6 @@ def _copy(item: Any) -> tuple[Any, float]:
 
 def _files_in(value: Any, depth: int) -> Iterator[Any]:
     """Yield what is open for writing in a small container, to some depth, or in an exporter."""
-    if isinstance(value, (str, bytes, int, float)):  # asked first, as most are
-        return
     if isinstance(value, (IOBase, StreamReaderWriter, StreamWriter)):
         with suppress(ValueError):  # it is closed, or detached
             if value.writable():

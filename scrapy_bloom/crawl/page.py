@@ -55,7 +55,8 @@ class Event(IntEnum):
     SEEN = 7
     """What a middleware has made of it was seen."""
     KEPT = 8
-    """It closed the spider, or failed during closing, and nothing dealt with that."""
+    """It closed the spider before it gave an item, or failed during closing, and nothing dealt with
+    that."""
 
 
 _TABLE: Final = """
@@ -95,12 +96,16 @@ class Page:
         roots: of one in memory, the stored pages that led to it, perhaps through others.
         awaits: how many must end first: the engine's work on it, and all else that it waits for.
         waiters: the pages that cannot end before it has, and fail with it.
+        has_items: whether its callback or errback has yielded items.
         start: identifies the start request that it is, or was made of, if that is not filtered.
         state: what it is.
         reason: why it has failed, the first one, or is unparsed; None if it is neither.
     """
 
-    __slots__ = "awaits", "mark", "reason", "roots", "start", "state", "taken", "waiters", "way"
+    __slots__ = (
+        *("awaits", "has_items", "mark", "reason", "roots", "start", "state", "taken", "waiters"),
+        "way",
+    )
 
     def __init__(
         self, taken: Any = None, mark: bytes | None = None, waiters: Iterable[Page] = ()
@@ -108,7 +113,7 @@ class Page:
         self.taken, self.mark, self.waiters = taken, mark, [*waiters]
         self.awaits, self.state = 1, State.SENT
         self.reason: Reason | None = None
-        self.start = b""
+        self.start, self.has_items = b"", False
         self.way: tuple[bytes, ...] = ()
         self.roots = frozenset[Page]()
         for waiter in self.waiters:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -29,17 +30,15 @@ from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.file import log_size
 from scrapy_bloom.local.failed import Reasons
-from scrapy_bloom.local.feeds import FeedNotes, cut_feeds
+from scrapy_bloom.local.feeds import NOTHING, complete_feeds, pack_due
 from scrapy_bloom.local.job import Identity, Job, file_in
-from scrapy_bloom.local.notes import DONE, FEEDS, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
+from scrapy_bloom.local.notes import DONE, DUE, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy import Request
 
     from scrapy_bloom.crawl.report import Report
@@ -70,7 +69,6 @@ class LocalBackend(Backend):
     """
 
     kind: ClassVar[str] = "disk"
-    feeds: FeedNotes
 
     def __init__(self, crawl: Crawl, job: Job, queues: Queues) -> None:
         self._job, self._store, self._queues = job, job.store, queues
@@ -79,11 +77,11 @@ class LocalBackend(Backend):
         self._start_of = crawl.start_of
         self._sync = crawl.settings[COMMIT_SYNC] == "machine"
         self._add, self._add_aged = job.store.filter.add, job.store.filter.add_aged
-        self.feeds = FeedNotes(job.store, job.folder, sync=self._sync)
         self.interval = INTERVAL
         self._failing = False
         self._failed_turn, self._late = False, time.monotonic() + APART
         self._seen_before = job.store.meta.get(SEEN, 0)
+        self._here = Path.cwd()  # a spider may change it
 
     @classmethod
     async def open(
@@ -98,7 +96,7 @@ class LocalBackend(Backend):
         (1) Lock the job directory, and check whose it is
         (2) Check the file, and read the filter
         (3) Open Scrapy's priority queue over the stored requests
-        (4) Cut feeds back to the last commit if the last run was killed
+        (4) Append to feeds what the last commit has for them
         (5) Commit that a run has begun, and give Scrapy the spider's state of the last commit
 
         :param classes: Scrapy's queues, as chosen by the settings.
@@ -115,9 +113,8 @@ class LocalBackend(Backend):
             await run_beside(partial(job.open, settings, digests=digests), here=here)
             queues = Queues(crawl.crawler, crawl.spider, crawl.engine, job.store, classes)
             await run_beside(queues.read_waiting, here=here)
-            if job.killed:
-                noted = str(job.store.meta.get(FEEDS, "{}"))
-                await run_beside(partial(cut_feeds, job.folder, noted))
+            due = bytes(job.store.meta.get(DUE, NOTHING))
+            await run_beside(partial(complete_feeds, job.folder, due), here=here)
             await run_beside(job.begin, here=here)
         opened = cls(crawl, job, queues)
         _report_opened(crawl.report, job, len(opened), unclean=unclean or job.killed)
@@ -303,6 +300,10 @@ class LocalBackend(Backend):
         if self.exchange_at == inf:
             self.exchange_at = time.monotonic() + self.interval
 
+    def store_due(self, due: Mapping[str, tuple[int, bytes]]) -> bool:
+        self._store.meta[DUE] = pack_due(due, self._here)
+        return True
+
     async def exchange(self, *, busy: bool, in_memory: bool) -> bool:  # noqa: ARG002 - all is known here
         """Commit what has changed."""
         self.exchange_at = inf
@@ -314,7 +315,6 @@ class LocalBackend(Backend):
             self._note_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
             self._note_seen()
-            self.feeds.note()
             self._store.commit(sync=self._sync)
         except BloomError as error:
             self.give_up(error)
@@ -347,8 +347,6 @@ class LocalBackend(Backend):
         (2) Release the job directory
         """
         self._note_seen()
-        self.feeds.note()
-        self.feeds.close()
         self._store.meta[THROUGH] = int(self._report.through)
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now

@@ -29,9 +29,10 @@ from scrapy_bloom.canonical.rules import difference
 from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
+from scrapy_bloom.local.feeds import NOTHING
 from scrapy_bloom.local.notes import (
     DIGEST,
-    FEEDS,
+    DUE,
     FILTER,
     IDENTITY,
     IN_FLIGHT,
@@ -184,7 +185,7 @@ class Job:
             store.meta |= {**owner_notes(self.identity, self.kind), PID: os.getpid()}
             if not plain:
                 store.meta[RUNS] = store.failed.run
-                store.meta[FEEDS] = "{}"
+                store.meta[DUE] = NOTHING
                 store.fail_astray()
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)

@@ -49,8 +49,8 @@ NOT_KEPT: Final = "not kept"
 THROUGH: Final = "through"
 """Whether the last run has closed the file with all stored that its ``start()`` yields."""
 
-FEEDS: Final = "feeds"
-"""Where the feeds ended to which this run appends, as JSON."""
+DUE: Final = "due"
+"""What is to be appended to local feeds, see :func:`~.feeds.pack_due`."""
 
 HOLDS: Final = "holds "
 """How keys begin of hosts that are left alone, as JSON: slot -> date, seconds. A number follows."""
@@ -78,7 +78,7 @@ _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     IDENTITY: ("spider, fingerprinter and rules, in JSON", _is_identity),
     DIGEST: ("text", lambda v: isinstance(v, str)),
     STATE: ("bytes", lambda v: isinstance(v, bytes)),
-    FEEDS: ("an inode, a size and a checksum of each file, in JSON", lambda v: _has_numbers(v, 3)),
+    DUE: ("sizes in JSON, and bytes", lambda v: _has_numbers(v.partition(b"\n")[0], 2)),
     HOLDS: ("a date and seconds of each host, in JSON", lambda v: _has_numbers(v, 2)),
 }
 """What the note of a key must be, and what says whether it is."""

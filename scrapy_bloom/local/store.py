@@ -329,12 +329,6 @@ class Store:
         self.marks.begin_pass_if_due()
         self._commit(clean=0, sync=sync)
 
-    def write_note(self, key: str, value: Value, *, sync: bool = False) -> None:
-        """Write one note before the next commit. Raises what :meth:`commit` does."""
-        with self._transaction(sync=sync):
-            file.put(self._database, "meta", [(key, value)])
-        self.stored_meta[key] = value
-
     def close(self) -> None:
         """Write everything and close the file. After an error it is open: try again, or abandon it.
 

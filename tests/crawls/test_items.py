@@ -3,9 +3,12 @@
 import asyncio
 import codecs
 import csv
+import gzip
 import json
 import logging
 import os
+import pickle
+import sqlite3
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +19,9 @@ import pytest
 from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.exporters import CsvItemExporter, JsonLinesItemExporter
+from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import BlockingFeedStorage
+from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.test import get_crawler
 from support.crawling import Follower, close, crawl, kept, messages, placed, visit
 from support.queues import undone
@@ -28,15 +33,18 @@ from twisted.internet.defer import Deferred
 from scrapy_bloom.crawl import items as items_module
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Report
-from scrapy_bloom.crawl.scrapy.feed_ends import WRITING, End, cut_back, end_of
+from scrapy_bloom.crawl.scrapy.feeds import FeedExporter, _LocalFile
 from scrapy_bloom.crawl.scrapy.loop import pause
+from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.backend import LocalBackend
-from scrapy_bloom.local.feeds import FeedNotes, cut_feeds
-from scrapy_bloom.local.notes import FEEDS
+from scrapy_bloom.local.feeds import NOTHING, complete, complete_feeds, pack_due
+from scrapy_bloom.local.notes import DUE
+from scrapy_bloom.local.store import Store
 from scrapy_bloom.signals import before_commit
 
 pytestmark = [pytest.mark.server, pytest.mark.each_scrapy]
 
+SCRAPYS = "scrapy.extensions.feedexport.FeedExporter"
 NO_ROOM = OSError("no room for items")
 
 storage = placed("kept job", "shared")
@@ -49,6 +57,7 @@ class Yielding(Follower):
     """Yields what its `items` yields; notes its feed's size after each of the first page."""
 
     name = "follower"
+    pause = 0.01
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -59,7 +68,7 @@ class Yielding(Follower):
             yield found
         for item in self.items(response):
             yield item
-            await asyncio.sleep(0.01)  # it was exported by now if it does not wait
+            await asyncio.sleep(self.pause)  # it is in the feed by then if it does not wait
             if response.url == self.url:
                 self.sizes.append(self.feed.stat().st_size)
 
@@ -90,8 +99,11 @@ async def run(spider, settings, feed, pages, **options):
         return (await crawl(spider, settings, url=site.url + "/", feed=feed)).spider
 
 
-async def test_items_wait_until_their_page_has_ended_unless_redis_has_it(storage, feed):
+async def test_items_wait_until_their_page_has_ended_unless_redis_has_it(
+    storage, feed, monkeypatch
+):
     """Each is as it was when it was yielded."""
+    monkeypatch.setattr(Yielding, "pause", 0.5)
     sizes = (await run(Yielding, storage, feed, fan())).sizes
     assert sizes == [0, 0, 0] if "JOBDIR" in storage else 0 < sizes[0] < sizes[1]
     assert [line["so far"] for line in lines(feed)] == [[0], [0, 1], [0, 1, 2]]
@@ -114,6 +126,7 @@ async def test_items_of_a_page_that_has_very_many_or_one_that_cannot_be_pickled_
                 yield item if limit or item["number"] == 0 else item | {"odd": NoPickle("x")}
 
     caplog.set_level("INFO")
+    monkeypatch.setattr(Yielding, "pause", 0.5)
     if limit:
         monkeypatch.setattr(items_module, limit, 2 if limit == "MOST_HELD" else 100)
     pages = fan("a") if limit in {"MOST_HELD", "MOST_HELD_BYTES"} else fan()
@@ -123,16 +136,49 @@ async def test_items_of_a_page_that_has_very_many_or_one_that_cannot_be_pickled_
     assert caplog.text.count("or one that cannot be pickled. Its items are exported at once") == 1
 
 
-async def test_items_of_a_page_that_stays_stored_are_in_the_feed_at_the_end(job, feed):
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_page_that_stays_stored_leaves_its_items_to_the_next_run(job, feed, closes):
+    """Unless it closes the spider itself, as it may do so in each run: that ends it."""
+
     class Enough(Yielding):
         def items(self, response):
             yield from super().items(response)
-            raise CloseSpider("enough")
+            if closes:
+                raise CloseSpider("enough")
+            close(self.crawler)
+            yield response.follow("/held", lambda _: None)
 
-    for spider, count in (Enough, 3), (Yielding, 6):  # nothing is cut off after a clean stop
-        with Pages(fan()) as site:
+    with Pages({"/": [], "/held": []}) as site:
+        for spider, count in (Enough, 3 * closes), (Yielding, 3):
             await run(spider, kept(job), feed, site)
-        assert len(lines(feed)) == count
+            assert len(lines(feed)) == count
+        assert site.hits["/"] == 2 - closes
+
+
+async def test_what_could_not_be_committed_at_the_end_is_in_no_feed(job, feed, monkeypatch):
+    with Pages(fan("a")) as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "commit", failing := Store.commit)
+
+            def fail(self, **options):
+                if self.stored_meta:  # the run has begun
+                    raise sqlite3.OperationalError("no room")
+                failing(self, **options)
+
+            patched.setattr(Store, "commit", fail)
+            patched.setattr(Store, "close", lambda _: fail(SimpleNamespace(stored_meta=True)))
+            await run(Closing, kept(job), feed, site)
+        assert lines(feed) == []
+        await run(Yielding, kept(job), feed, site)
+    assert len(lines(feed)) == 6
+
+
+class Closing(Yielding):
+    """Stops while it is at its first page."""
+
+    def items(self, response):
+        close(self.crawler)
+        return super().items(response)
 
 
 class Rescuing(Follower):
@@ -205,21 +251,47 @@ class Announcing(Yielding):
             yield each
 
 
-async def test_an_item_of_no_page_that_cannot_be_written_is_tried_again_and_ends_no_crawl(
-    storage, feed, monkeypatch
-):
-    """No page waits for it, but nothing is sent before it is written."""
-    left, export = [*range(5)], JsonLinesItemExporter.export_item
+async def test_what_cannot_be_written_is_tried_again_and_ends_no_crawl(storage, feed, monkeypatch):
+    """Nothing is sent before it is written."""
+    left, open_file = [*range(5)], _LocalFile.open_file
 
-    def export_item(self, item):
+    def failing(self):
         if left:
             left.pop()
             raise NO_ROOM
-        export(self, item)
+        return open_file(self)
 
-    monkeypatch.setattr(JsonLinesItemExporter, "export_item", export_item)
+    monkeypatch.setattr(_LocalFile, "open_file", failing)
     await run(Announcing, storage, feed, fan(1, 2))
     assert Counter(line["url"][-1] for line in lines(feed)) == {"e": 1, "/": 3, "1": 3, "2": 3}
+
+
+async def test_a_feed_gets_nothing_before_the_commit_that_has_it(job, feed, monkeypatch):
+    sizes, commit = [], Store.commit
+
+    def failing(self, **options):
+        if self.meta.get(DUE, NOTHING) != NOTHING:
+            sizes.append(feed.stat().st_size)
+            if len(sizes) == 1:
+                raise sqlite3.OperationalError("no room")
+        commit(self, **options)
+
+    monkeypatch.setattr(Store, "commit", failing)
+    await run(Yielding, kept(job), feed, fan("a"))
+    assert sizes[:2] in ([0], [0, 0])
+    assert len(lines(feed)) == 6
+
+
+class Own(feedexport.FeedExporter):
+    """A project's own."""
+
+
+async def test_another_exporter_writes_feeds_as_it_does(storage, feed, caplog):
+    caplog.set_level("INFO")
+    settings = storage | {"EXTENSIONS": {SCRAPYS: None, Own: 0}}
+    await run(Yielding, settings, feed, fan("a"))
+    assert len(lines(feed)) == 6
+    assert caplog.text.count("Feeds are written by Own, not by scrapy_bloom.FeedExporter") == 1
 
 
 async def test_a_csv_feed_that_is_resumed_has_one_header_and_the_same_columns(job, tmp_path):
@@ -246,6 +318,13 @@ async def test_a_csv_feed_that_is_resumed_has_one_header_and_the_same_columns(jo
     assert feed.read_text().splitlines()[-4:] == ["else", *["follower"] * 3]
 
 
+async def test_a_compressed_feed_to_which_a_second_run_appends_can_be_read(job, feed):
+    options = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+    for number in range(2):
+        await run(Yielding, kept(f"{job}-{number}"), feed, fan(), **options)
+    assert len(gzip.decompress(feed.read_bytes()).splitlines()) == 6
+
+
 class Uploading(BlockingFeedStorage):
     def __init__(self, uri, *, feed_options=None):
         pass
@@ -255,19 +334,19 @@ class Uploading(BlockingFeedStorage):
 
 
 async def test_feeds_that_a_kill_would_damage_are_warned_of_at_the_start(job, tmp_path, caplog):
-    gzip = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
+    zipped = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
     lines, whole = {"format": "jsonlines"}, {"format": "json"}
     feeds = {"far://me:secret@a.test/items.jsonl": lines}
-    feeds |= {str(tmp_path / "items.gz"): lines | gzip, str(tmp_path / "items.jsonl"): lines}
+    feeds |= {str(tmp_path / "items.gz"): lines | zipped, str(tmp_path / "items.jsonl"): lines}
     feeds |= {str(tmp_path / "anew.jsonl"): lines | {"overwrite": True}}
     feeds |= {str(tmp_path / name): whole for name in ("items.json", "%(time)s.json")}
     settings = kept(job, FEEDS=feeds, FEED_STORAGES={"far": Uploading})
     await visit(fan(), Gathered, settings)
-    uploaded, processed, overwritten, whole = (
+    uploaded, processed, overwritten, whole, timed = (
         r.getMessage() for r in caplog.records if r.levelno == logging.WARNING
     )
-    assert "A second run cannot append to the json feed" in whole
-    assert "items.json: the file would not be valid" in whole
+    assert "items.json: a kill or a second run makes it invalid" in whole
+    assert "%(time)s.json: a kill leaves it without its end" in timed
     assert "anew.jsonl is overwritten by each run" in overwritten
     assert "The feed far://a.test/items.jsonl is uploaded when it ends" in uploaded
     assert "items.gz is post-processed: a kill loses the last items" in processed
@@ -369,7 +448,7 @@ async def test_pages_that_end_while_items_are_written_are_not_done(job, written,
 
 @pytest.mark.parametrize("lost", [40, 0])
 async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
-    storage, written, caplog, monkeypatch, lost
+    storage, written, caplog, monkeypatch, feed, lost
 ):
     """What the handler has written last is safe; what it could not write is not done."""
 
@@ -383,6 +462,7 @@ async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
 
     settings = storage | {"ITEM_PIPELINES": {Gathering: 1}, "CONCURRENT_REQUESTS": 40}
     settings["CONCURRENT_REQUESTS_PER_DOMAIN"] = 40
+    settings["FEEDS"] = {str(feed): {"format": "jsonlines"}}
     monkeypatch.setattr(Gathered, "stops_after", 40)
     with Pages({f"/{number}": all_are_sent for number in range(40)}) as site:
         with monkeypatch.context() as patched:
@@ -391,9 +471,11 @@ async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
             await crawl(AtOnce, settings, url=site.url)
         assert len(written) == 40 - lost
         assert undone(storage) == lost
+        assert "JOBDIR" not in storage or len(lines(feed)) == 40 - lost
         assert caplog.text.count("Items of 40 pages could not be written out") == bool(lost)
         crawler = await crawl(AtOnce, settings, url=site.url)
     assert len(set(written)) == 40
+    assert "JOBDIR" not in storage or len(lines(feed)) == 40
     assert undone(storage) == 0
     assert "bloom/unclean_stop" not in crawler.stats.get_stats()
 
@@ -401,27 +483,42 @@ async def test_pages_whose_items_are_lost_at_the_end_are_fetched_again(
 # Without a crawl
 
 
-def make(pipelines=(), *, feed=None, sync=False, write=None, closing=None, **options):
+def make(
+    pipelines=(),
+    *,
+    feed=None,
+    sync=False,
+    write=None,
+    closing=None,
+    ours=FeedExporter,
+    notes=None,
+    **options,
+):
     """Return the items of a crawl that is open, and what scrapes one.
 
     :param write: a handler of `before_commit`.
     :param closing: a list for what is to be awaited before the pipelines are closed.
+    :param ours: the exporter of feeds.
+    :param notes: a list for what commits have for feeds. Without it there are none.
     """
     feeds = {"FEEDS": {feed: {"format": "jsonlines", **options}}} if feed else {}
-    crawler = get_crawler(settings_dict=feeds)
+    crawler = get_crawler(settings_dict={**feeds, "EXTENSIONS": {SCRAPYS: None, ours: 0}})
     crawler.spider = spider = Spider("books")
     closing = [] if closing is None else closing
     engine = SimpleNamespace(before_closing=closing.append, pipelines=pipelines)
     if write is not None:
         crawler.signals.connect(write, before_commit)
     in_flight = SimpleNamespace(page_of_response=lambda _: None)
-    items = Items(crawler, engine, in_flight, None, Report(crawler), sync=sync)
+    note = (lambda _: False) if notes is None else lambda due: not notes.append(due)
+    backend = SimpleNamespace(shared=True, store_due=note)
+    items = Items(crawler, engine, in_flight, backend, Report(crawler), sync=sync)
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
 
     def scrape(number):
         item = {"number": number}
         crawler.signals.send_catch_log(signals.item_scraped, item=item, spider=spider)
 
+    scrape.crawler = crawler
     return items, scrape
 
 
@@ -488,14 +585,18 @@ async def test_files_of_pipelines_are_looked_for_at_the_start_and_every_five_sec
         assert (held.looks, path.read_text()) == (2, "an item")
 
 
-async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_done(caplog):
+async def test_while_the_file_of_a_pipeline_cannot_be_written_its_pages_are_not_done(
+    caplog, monkeypatch
+):
+    """That is said again each minute."""
+    now = [100.0]
+    monkeypatch.setattr(items_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     file = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
     items, _ = make([SimpleNamespace(file=file)])
     file.write("an item")
-    assert not await items.flush(at_once=True)
-    assert not await items.flush(at_once=True)
-    [said] = messages(caplog)
-    assert "Items could not be written out: [Errno 28]" in said
+    for now[0], times in (100.0, 1), (159.0, 1), (160.0, 2), (161.0, 2):
+        assert not await items.flush(at_once=True)
+        assert caplog.text.count("Items could not be written out: [Errno 28]") == times
     with pytest.raises(OSError, match="No space left"):
         file.close()
     assert await items.flush(at_once=True)
@@ -519,34 +620,30 @@ async def test_what_could_not_be_written_is_not_forgotten_when_pipelines_are_clo
 # Feeds
 
 
-CUTS = ["", "a,b", "a,", '"a', '"a""', '"a"', 'a,"', 'a,"\n,']
+CUTS = ["", "a,b", "a,", '"a', 'a,"']
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_wherever_a_csv_feed_was_cut_what_comes_after_is_read(tmp_path, cut):
-    """A power failure may do that."""
+async def test_a_csv_feed_with_an_unfinished_last_line_only_gets_its_end(tmp_path, cut):
     path = tmp_path / "items.csv"
-    path.write_text(f"number,text\n{cut}")
-    _items, scrape = make(feed=str(path), format="csv")
+    path.write_text(f"number\n{cut}")
+    items, scrape = make(feed=str(path), format="csv")
     scrape("after")
-    with path.open(newline="") as file:
-        assert [*csv.reader(file)][-1] == ["after", ""]
-
-
-async def test_each_file_of_a_feed_in_batches_is_repaired(tmp_path):
-    files = [tmp_path / f"{batch}.jl" for batch in (1, 2, 3)]
-    for file in files:
-        file.write_text('{"number": 1')
-    items, scrape = make(feed=f"{tmp_path}/%(batch_id)d.jl", batch_item_count=2)
-    for number in range(5):
-        scrape(number)
-        await pause(0.01)
     assert await items.flush()
-    assert [file.read_text().split("\n", 1) for file in files] == [
-        ['{"number": 1', '{"number": 0}\n{"number": 1}\n'],
-        ['{"number": 1', '{"number": 2}\n{"number": 3}\n'],
-        ['{"number": 1', '{"number": 4}\n'],
-    ]
+    assert path.read_text().replace("\r", "") == f"number\n{cut}{chr(10) * bool(cut)}after\n"
+
+
+async def test_further_runs_go_on_with_the_next_batch(tmp_path):
+    sizes = []
+    for count in 5, 3, 2:
+        items, scrape = make(feed=f"{tmp_path}/%(batch_id)d.jl", batch_item_count=2)
+        for number in range(count):
+            scrape(number)
+        assert await items.flush()
+        sizes += [2] * (count // 2) + [1] * (count % 2)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"{number}.jl" for number, _ in enumerate(sizes, 1)]
+    assert [len(lines(file)) for file in files] == sizes
 
 
 @pytest.mark.parametrize("kind", ["pipe", "null"])
@@ -563,141 +660,116 @@ async def test_what_cannot_be_synced_needs_no_sync(tmp_path, kind):
         os.close(end)
 
 
-@pytest.mark.parametrize("closed", [True, False])
-async def test_a_batch_that_is_full_is_synced_before_its_pages_are_done(tmp_path, synced, closed):
-    """Scrapy has closed its file by then, or is about to."""
-    items, scrape = make(feed=f"{tmp_path}/%(batch_id)d.jl", batch_item_count=2, sync=True)
+@pytest.mark.parametrize("exporter", [FeedExporter, feedexport.FeedExporter])
+async def test_a_batch_that_is_full_is_written_before_its_pages_are_done(tmp_path, exporter):
+    """Scrapy closes its file at once, or much later."""
+    feed = f"{tmp_path}/%(batch_id)d.jl"
+    items, scrape = make(feed=feed, batch_item_count=2, ours=exporter)
     for number in range(5):
         scrape(number)
-    if closed:
-        await pause(0.01)
-    assert await items.flush()
-    assert sorted(synced) == ["1.jl", "2.jl", "3.jl"]
     await pause(0.01)
-    synced.clear()
-    scrape(5)
-    await pause(0.01)
+    for _ in range(2):
+        assert await items.flush()
+        assert [len(lines(tmp_path / f"{batch}.jl")) for batch in (1, 2, 3)] == [2, 2, 1]
+
+
+async def test_what_is_appended_is_synced_before_its_note_is_replaced(
+    tmp_path, synced, monkeypatch
+):
+    notes = []
+    items, scrape = make(feed=f"{tmp_path}/items.jl", sync=True, notes=notes)
+    scrape(1)
     assert await items.flush()
-    assert await items.flush()
-    assert {"3.jl"} <= {*synced} <= {"1.jl", "2.jl", "3.jl"}
-    assert synced.count("3.jl") <= 2
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: exec("raise OSError('not synced')"))
+        items.committed()
+        assert not await items.flush(at_once=True)
+    assert len(notes) == 1
+    assert await items.flush(at_once=True)
+    assert (synced, notes[1:]) == (["items.jl"], [{}])
+    assert lines(tmp_path / "items.jl") == [{"number": 1}]
 
 
-async def test_a_full_batch_that_somebody_has_taken_away_holds_up_nothing(tmp_path):
-    items, scrape = make(feed=f"{tmp_path}/%(batch_id)d.jl", batch_item_count=1, sync=True)
-    scrape(0)
-    await pause(0.01)
-    (tmp_path / "1.jl").unlink()
-    assert await items.flush()
+async def test_what_was_exported_and_never_handed_over_is_in_no_feed(feed, monkeypatch):
+    items, scrape = make(feed=str(feed))
+    scrape(1)
+    monkeypatch.setattr(items_module, "flush_others", lambda *_, **__: exec("raise OSError"))
+    assert not await items.flush()
+    items.end(1)
+    items.closed(stored=True)
+    await deferred_from_coro(scrape.crawler.get_extension(FeedExporter).close_spider(None))
+    assert lines(feed) == []
 
 
-# Where feeds are cut back to
+# What a commit has for feeds
 
-
-def test_a_file_is_cut_back_to_where_it_ended(tmp_path, monkeypatch):
-    path, saved = tmp_path / "items", tmp_path / "cut" / "items"
-    path.write_bytes(b"0123456789" * 1000)
-    end, synced = end_of(str(path)), []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file)))
-    assert cut_back(path, end, end.size, saved) == 0
-    assert not saved.parent.exists()
-    for number, left in enumerate((WRITING, end.size + 5)):
-        with path.open("ab") as file:
-            file.write(b"more%d" % number)
-        assert cut_back(path, end, left, saved) == 5
-        assert path.read_bytes() == b"0123456789" * 1000
-    assert saved.read_bytes() == b"more0more1"
-    assert [each.st_size for each in synced] == [5, end.size, 10, end.size]
-
-
-CHANGES = {
-    "another file": lambda path: (path.rename(path.with_name("old")), path.write_bytes(b"x" * 99)),
-    "there is no file": lambda path: path.unlink(),
-    "it was changed": lambda path: path.write_bytes(b"x" * 99),
-    "it was changed, and is shorter": lambda path: path.write_bytes(b"01"),
+CASES = {
+    "it has all": (b"a\nb\n", b"a\nb\n"),
+    "it has nothing": (b"", b"a\nb\n"),
+    "it has a half": (b"a\n", b"a\nb\n"),
+    "others have appended, too": (b"x\n", b"x\na\nb\n"),
+    "it has all, and others have appended": (b"x\na\nb\ny\n", b"x\na\nb\ny\n"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_is_not_as_it_was_is_left_as_it_is(tmp_path, change):
-    path = tmp_path / "items"
-    path.write_bytes(b"0123456789")
-    end = end_of(str(path))
-    CHANGES[change](path)
-    before = path.read_bytes() if path.exists() else None
-    with pytest.raises(ValueError, match=change.partition(",")[0]):
-        cut_back(path, end, WRITING, tmp_path / "cut" / "items")
-    assert (path.read_bytes() if path.exists() else None) == before
-    assert not (tmp_path / "cut").exists()
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_feed_lacks_of_the_last_commit_is_appended(tmp_path, case):
+    path, (has, then) = tmp_path / "items", CASES[case]
+    for before in (b"0123\n", b""):
+        path.write_bytes(before + has)
+        for _ in range(2):
+            complete_feeds(tmp_path, pack_due({str(path): (len(before), b"a\nb\n")}, Path()))
+            assert path.read_bytes() == before + then
 
 
-OURS, THEIRS = b"1234", b"12"
-LEFT = {
-    "ours, after a kill": ((OURS, OURS), True),
-    "ours, while one is written": ((OURS, b"half"), True),
-    "theirs before": ((THEIRS, OURS), False),
-    "theirs after": ((OURS, THEIRS), False),
-    "theirs between": ((OURS, THEIRS, OURS), False),
-    "theirs alone": ((THEIRS,), False),
-}
+OURS, THEIRS = [b'{"a": 1}\n', b'{"b": 2}\n', b'{"b": 3}\n'], b'{"b": 4}\n'
 
 
-@pytest.mark.parametrize("case", LEFT)
-@pytest.mark.parametrize("committed", [False, True])
-def test_only_what_the_crawl_has_written_is_cut_off(tmp_path, case, committed):
-    path, (parts, is_cut) = tmp_path / "items", LEFT[case]
-    store = SimpleNamespace(stored_meta={FEEDS: "{}"}, write_note=lambda *_, **__: None)
-    notes = FeedNotes(store, tmp_path, sync=False)
-
-    def append(part):
-        if part != THEIRS:
-            notes.note_left(str(path), path.stat().st_size, writing=True)
-        with path.open("ab") as file:
-            file.write(part)
-        if part == OURS:
-            notes.note_left(str(path), path.stat().st_size)
-
-    path.write_bytes(b"0123456789")
-    notes.note_opened(str(path), end := end_of(str(path)))
-    append(OURS)
-    if committed:
-        end = end_of(str(path))
-        notes.note_left(str(path), end.size)
-    for part in parts:
-        append(part)
-    notes.close()
-    before = path.read_bytes()
-    cut_feeds(tmp_path, json.dumps({str(path): end}))
-    assert path.read_bytes() == (before[: end.size] if is_cut else before)
+@pytest.mark.parametrize("before", [b"", b'{"x": 0}\n'])
+def test_each_item_is_whole_wherever_it_was_cut_and_others_went_on(tmp_path, before):
+    """Half a line that others have ended is the only one that is broken."""
+    path, data = tmp_path / "items", b"".join(OURS)
+    for cut in range(len(data) + 1):
+        path.write_bytes(before + data[:cut] + THEIRS)
+        for _ in range(2):  # that run may be killed, too
+            complete(path, len(before), data, tmp_path)
+            found = Counter(path.read_bytes().splitlines(keepends=True))
+            torn = data[data.rfind(b"\n", 0, cut) + 1 : cut]
+            assert found == Counter([*OURS, torn + THEIRS, *[before] * bool(before)])
 
 
-def test_sizes_of_batches_that_are_full_are_not_written_with_each_item(tmp_path):
-    store = SimpleNamespace(meta={}, stored_meta={FEEDS: "{}"}, write_note=lambda *_, **__: None)
-    notes, end = FeedNotes(store, tmp_path, sync=False), End(1, 0, 0)
-    for name in "abc":
-        notes.note_opened(name, end)
-    notes.ends = {"c": end}
-    notes.note()
-    notes.note_left("c", 9)
-    notes.close()
-    (line, *_) = (tmp_path / "bloom.feeds").read_text().splitlines()
-    assert json.loads(line) == {"c": 9}
+def test_others_items_in_a_binary_feed_are_not_cut_in_two(tmp_path):
+    path, ours, theirs = tmp_path / "items", pickle.dumps(1 << 99), pickle.dumps(1 << 98)
+    path.write_bytes(theirs)
+    for _ in range(2):
+        complete(path, 0, ours, tmp_path)
+        assert path.read_bytes() == theirs + ours
 
 
-@pytest.mark.parametrize("left", ["", "no JSON\n", '{"items": 9}\n'])
-def test_after_a_power_failure_all_that_follows_is_cut_off(tmp_path, left):
-    """The size that the feed was left with is not synced. It may be an older one, or none."""
-    path = tmp_path / "items"
-    path.write_bytes(b"0123456789")
-    end = end_of(str(path))
-    path.write_bytes(b"0123456789more")
-    (tmp_path / "bloom.feeds").write_text(left.replace("items", str(path)))
-    cut_feeds(tmp_path, json.dumps({str(path): end}))
-    assert path.read_bytes() == b"0123456789"
+def test_a_feed_moves_with_its_job_if_it_is_below_where_the_crawl_runs(tmp_path, monkeypatch):
+    far, due = tmp_path / "far", {}
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        due = due or pack_due({f"{folder}/a/b": (0, b"a\n"), str(far): (0, b"b\n")}, folder)
+    complete_feeds(tmp_path, due)
+    assert Path("a", "b").read_bytes() == b"a\n"
+    assert far.read_bytes() == b"b\n"
+    assert not any((tmp_path / "old").iterdir())
 
 
-def test_what_is_no_file_has_no_end(tmp_path):
-    assert end_of(str(tmp_path / "nothing")) is None
-    assert end_of("/dev/null") is None
-    (tmp_path / "empty").touch()
-    assert end_of(str(tmp_path / "empty")) == End((tmp_path / "empty").stat().st_ino, 0, 0)
+@pytest.mark.parametrize("left", [None, b"01"])
+def test_a_feed_that_is_shorter_than_it_was_is_left_as_it_is(tmp_path, left, caplog):
+    path, lost = tmp_path / "items", tmp_path / "feeds" / "items"
+    if left is not None:
+        path.write_bytes(left)
+    complete(path, 5, b"a\nb\n", lost.parent)
+    assert (path.read_bytes() if path.exists() else None) == left
+    assert lost.read_bytes() == b"a\nb\n"
+    assert "is not as the last run left it" in caplog.text
+
+
+def test_a_feed_that_cannot_be_completed_refuses_the_run(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match="cannot be written"):
+        complete_feeds(tmp_path, pack_due({str(tmp_path / "file" / "items"): (0, b"a")}, Path()))

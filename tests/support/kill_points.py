@@ -13,22 +13,47 @@ from itertools import count
 from operator import attrgetter
 from pathlib import Path
 
-from scrapy.extensions.feedexport import FileFeedStorage
-
+from scrapy_bloom.crawl.scrapy.feeds import _LocalFile
 from scrapy_bloom.local import backend, log, marks
 from scrapy_bloom.scheduler import Scheduler as Ours
 from support import vfs
 
 
+class File(io.FileIO):
+    """The file of a local feed."""
+
+    def write(self, data):
+        about_to_append()
+        count = super().write(bytes(data)[: len(data) // 2])
+        half_appended()
+        return count + super().write(bytes(data)[count:])
+
+
+def _made(path):
+    Path(path).parent.mkdir(exist_ok=True)
+    return path
+
+
+def about_to_append():
+    """Do nothing, as below."""
+
+
+def half_appended():
+    """Do nothing: a process may die here."""
+
+
 class Scheduler(Ours):
     """Has a pass for every 60 marks and a checkpoint for every 5 commits."""
+
+    file = File
 
     @classmethod
     def from_crawler(cls, crawler):
         marks.LEAST_JOURNAL = 60
         marks.BLOCKS_AT_ONCE, log.CHECKPOINT_COMMITS = 2, 5
         if os.environ.pop("UNCUT", ""):
-            backend.cut_feeds = lambda *_: None
+            backend.complete_feeds = lambda *_: None
+        _LocalFile.open_file = lambda self: cls.file(_made(self.path), "ab")
         if "DIE" in os.environ:
             vfs.install()
             die_at(*os.environ.pop("DIE").split(":"))
@@ -53,20 +78,21 @@ def die_at(module, name, when, number):
 
 
 FAILS = {5, 9, 10, 40}
-"""Which writes of a process to its feeds: half of what each should write is there."""
+"""Which writes of a process to its feeds fail. Each has taken a half first, as a full disk does."""
 
 writes = count(1)
 
 
 class FullFile(io.FileIO):
+    full = False
+
     def write(self, data):
-        if next(writes) not in FAILS:
-            return super().write(data)
-        super().write(bytes(data)[: len(data) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if FullFile.full:
+            FullFile.full = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        FullFile.full = next(writes) in FAILS
+        return super().write(bytes(data)[: len(data) // 2] if FullFile.full else data)
 
 
-class Storage(FileFeedStorage):
-    def open(self, spider):  # noqa: ARG002 - Scrapy's signature
-        Path(self.path).parent.mkdir(exist_ok=True)
-        return io.BufferedWriter(FullFile(self.path, "ab"))
+class OnFullDisk(Scheduler):
+    file = FullFile

@@ -31,26 +31,25 @@ CHECKPOINTING = (
 
 ITEMS = (
     "scrapy_bloom.crawl.items:Items.page_ended:after",
-    "scrapy_bloom.crawl.scrapy.feeds:Feeds.export:after",
-    "scrapy_bloom.crawl.scrapy.feeds:Feeds.flush:before",
-    "scrapy_bloom.crawl.scrapy.feeds:Feeds.flush:after",
+    "scrapy_bloom.crawl.scrapy.feeds:FeedExporter.export:after",
     "scrapy_bloom.crawl.items:Items._ask_pipelines:before",
-    "scrapy_bloom.local.feeds:FeedNotes.note:before",
-    "scrapy_bloom.local.feeds:FeedNotes.note:after",
-    "scrapy_bloom.local.feeds:FeedNotes.note_left:before",
-    "scrapy_bloom.local.feeds:FeedNotes.note_left:after",
-    "scrapy_bloom.local.feeds:FeedNotes.note_opened:before",
-    "scrapy_bloom.local.feeds:FeedNotes.note_opened:after",
-    "scrapy_bloom.local.store:Store.write_note:after",
+    "scrapy_bloom.local.backend:LocalBackend.store_due:before",
+    "scrapy_bloom.local.backend:LocalBackend.store_due:after",
+    "scrapy_bloom.crawl.items:Items.committed:before",
+    "scrapy_bloom.crawl.scrapy.feeds:_LocalFile.write:before",
+    "scrapy_bloom.crawl.scrapy.feeds:_LocalFile.write:after",
+    "scrapy_bloom.crawl.items:Items.committed:after",
+    "support.kill_points:about_to_append:after",
+    "support.kill_points:half_appended:after",
 )
-"""Chosen moments between an item and the commit by which its page is done."""
+"""Chosen moments between an item and the commit by which its page is done, and after that."""
 
 CUTTING = (
-    "scrapy_bloom.local.feeds:cut_back:before",
-    "scrapy_bloom.local.feeds:cut_back:after",
-    "scrapy_bloom.local.backend:cut_feeds:after",
+    "scrapy_bloom.local.feeds:complete:before",
+    "scrapy_bloom.local.feeds:complete:after",
+    "scrapy_bloom.local.backend:complete_feeds:after",
 )
-"""Chosen moments while the feeds of a killed run are cut back."""
+"""Chosen moments while the feeds of a killed run are completed."""
 
 ONCE = (
     "scrapy_bloom.file:write:before",
@@ -62,7 +61,8 @@ ONCE = (
 
 CLOSING = (
     "scrapy_bloom.crawl.items:Items._close_pipelines:before",
-    "scrapy_bloom.crawl.items:Items.export_held:after",
+    "scrapy_bloom.crawl.items:Items.end:after",
+    "scrapy_bloom.crawl.items:Items.closed:after",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:_compact:before",

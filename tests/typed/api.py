@@ -19,6 +19,7 @@ from scrapy_bloom import (
     BloomDupeFilter,
     BloomError,
     CanonicalRequestFingerprinter,
+    FeedExporter,
     FilterInfo,
     FilterLostError,
     JobInUseError,
@@ -48,6 +49,11 @@ class MyAddon(Addon):
 class MyDupeFilter(BloomDupeFilter):
     def request_seen(self, request: Request) -> bool:
         return not request.url.endswith("/robots.txt") and super().request_seen(request)
+
+
+class MyFeeds(FeedExporter):
+    def item_scraped(self, item: object, spider: Spider, response: object = None) -> None:
+        super().item_scraped({"item": item}, spider, response)
 
 
 def in_a_crawl(

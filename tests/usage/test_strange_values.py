@@ -58,7 +58,7 @@ def asked(verb, target):
 
 NOTES = (
     *("kind", "identity", "pid", "queue", "runs", "in flight", "seen", "done"),
-    *("not kept", "feeds", "holds 3", "spider.state", "secret", "capacity", "window"),
+    *("not kept", "due", "holds 3", "spider.state", "secret", "capacity", "window"),
 )
 
 

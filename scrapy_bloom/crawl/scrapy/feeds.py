@@ -1,328 +1,364 @@
-"""The feeds of a crawl: Scrapy's objects for them, and the files that they write to."""
+"""Scrapy's feed exporter, for crawls whose pages are done once their items are written out.
+
+What the exporter of a local feed writes waits in memory until the pages of these items are about to
+be done. In a job directory the commit by which they are has these bytes, too, and they are appended
+to the file after it: if a kill comes in between, the next run appends them.
+"""
 
 from __future__ import annotations
 
 import csv
+import operator
 import os
 import re
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from io import UnsupportedOperation
+from io import IOBase, UnsupportedOperation
 from pathlib import Path
 from stat import S_ISREG
-from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from itemadapter import ItemAdapter
-from scrapy import signals
 from scrapy.exporters import CsvItemExporter
-from scrapy.extensions.feedexport import FeedExporter, FeedSlot, FileFeedStorage, StdoutFeedStorage
+from scrapy.extensions import feedexport
+from scrapy.extensions.feedexport import FileFeedStorage, StdoutFeedStorage
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import Deferred
 
-from scrapy_bloom.crawl.scrapy.feed_ends import End, end_of
+from scrapy_bloom.crawl.scrapy.loop import pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from scrapy import Spider
     from scrapy.crawler import Crawler
-
-    from scrapy_bloom.crawl.scrapy.feed_ends import Notes
 
 _WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
 _LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
 _WHO: Final = re.compile(r"//[^/]*@")  # credentials in a URI
+_fill_in: Final = getattr(feedexport, "apply_uri_params", operator.mod)  # from Scrapy 2.18
 
 
-class Rejected(NamedTuple):
-    """An item that an exporter cannot export.
+class FeedExporter(feedexport.FeedExporter):
+    """Scrapy's ``FeedExporter``, with which :class:`~scrapy_bloom.Scheduler` writes items once.
 
-    Attributes:
-        page: the page that yielded it; None if that is unknown.
-        error: what the exporter raised.
-        feed: the name of the file.
+    With another scheduler it is just Scrapy's.
     """
 
-    page: Any
-    error: Exception
-    feed: str
+    def __init__(self, crawler: Crawler) -> None:
+        self._scraped: Callable[[Any, Any], None] | None = None
+        self._local = LocalFiles(sync=False)
+        super().__init__(crawler)
 
+    def adopt(self, scraped: Callable[[Any, Any], None], local: LocalFiles) -> None:
+        """Let others decide when items are exported and written. Call it before feeds are opened.
 
-class Feeds:
-    """Exports items, and keeps those that a feed could not write: they are written later.
-
-    :param scraped: gets each item and its response instead of Scrapy's exporter; calls
-        :meth:`export`.
-    :param notes: is told where local feeds end; None if nobody wants to know.
-    :param sync: whether to sync files to disk, rather than only flush them to the operating system.
-
-    Attributes:
-        rejected: items that an exporter cannot export, for the caller to take from here.
-        opened: where files ended that were opened since :meth:`ends` was called last, by path.
-    """
-
-    def __init__(
-        self, crawler: Crawler, scraped: Callable[..., None], notes: Notes | None, *, sync: bool
-    ) -> None:
-        self._crawler, self._notes, self._sync = crawler, notes, sync
-        self.rejected: list[Rejected] = []
-        self.opened: dict[str, End] = {}
-        self._refused: deque[tuple[Any, Any]] = deque()  # with their pages
-        self._paths: dict[Any, str] = {}  # of files that are open, and where they end is noted
-        self._ends: list[tuple[Any, int]] = []  # where files ended before the first refused item
-        self._slots: list[Any] = []  # those whose files were looked at
-        self._finished: list[Any] = []  # those of batches that are full, until their files are safe
-        self._exporter: Any = crawler.get_extension(FeedExporter)
-        if self._exporter is not None:
-            with suppress(KeyError):  # a custom class that connects differently
-                crawler.signals.disconnect(self._exporter.item_scraped, signals.item_scraped)
-                crawler.signals.connect(scraped, signals.item_scraped)
-
-    def export(self, item: Any, page: Any) -> None:
-        """Export an item of a page, after those that the feeds have refused.
-
-        :raises OSError: if they refuse it.
+        :param scraped: gets each item and its response, and calls :meth:`export`.
+        :param local: gets the local files to which items are appended.
         """
-        self._refused.append((item, page))
-        if len(self._refused) == 1:
-            self._export_refused()
+        self._scraped, self._local = scraped, local
+        if self.exporters.get("csv") is CsvItemExporter:
+            self.exporters["csv"] = _ContinuedCsv
 
-    def flush(self) -> None:
-        """Write out all items that were exported.
+    def item_scraped(self, item: Any, spider: Spider, response: Any = None) -> None:
+        """Export an item, or let it wait."""
+        if self._scraped is None:
+            super().item_scraped(item, spider)
+        else:
+            self._scraped(item, response)
 
-        :raises OSError: if that fails.
-        """
-        self._export_refused()
-        for file in self._files():
-            self.write_out(file)
-        self._sync_finished()
-
-    def ends(self) -> dict[str, End]:
-        """Return where the files end to which items are appended, by path.
-
-        Those that somebody has moved away are not among them.
-        """
-        self.opened = {}
-        self._paths = {slot: self._paths[slot] for slot in self._all() if slot in self._paths}
-        found = ((slot, path, end_of(path)) for slot, path in self._paths.items())
-        ends = {
-            path: end
-            for slot, path, end in found
-            if end is not None and end.inode == os.fstat(slot.file.fileno()).st_ino
-        }
-        self._note_sizes(writing=False)  # after that: no size of ours is less than such an end
-        return ends
-
-    def write_out(self, file: Any) -> None:
-        """Flush a file, and sync it to disk if that is wanted.
-
-        :raises OSError: if it cannot be written.
-        """
-        file.flush()
-        if self._sync:
-            with suppress(AttributeError, UnsupportedOperation):  # it is not on a disk
-                number = _plain(file).fileno()
-                if S_ISREG(os.fstat(number).st_mode):  # neither is a pipe
-                    os.fsync(number)
-
-    def end_lines(self) -> None:
-        """End the last lines of files that feeds are about to open; collect those that are full."""
-        slots = self._all()
-        if slots != self._slots:
-            for slot in slots:
-                if slot not in self._slots:
-                    _end_last_line(slot)
-                    self._watch_opening(slot)
-            gone = (slot for slot in self._slots if slot not in slots)
-            self._finished += [slot for slot in gone if slot.file is not None]
-            self._slots = slots
-
-    def warnings(self) -> Iterator[str]:
-        """Yield warnings about feeds that may lose items."""
-        for slot in self._all():
-            uri, options = _WHO.sub("//", str(slot.uri_template)), slot.feed_options
-            local = isinstance(slot.storage, FileFeedStorage)
-            processed = options.get("postprocessing")
-            if processed or not (local or isinstance(slot.storage, StdoutFeedStorage)):
-                how = "post-processed" if processed else "uploaded when it ends"
-                yield (
-                    f"The feed {uri} is {how}: a kill loses the last items in it, though their"
-                    f" pages are done. To lose none, use a plain local feed and compress or upload"
-                    f" it afterwards, or a pipeline with before_commit."
-                )
-            elif local and options.get("overwrite"):
-                yield (
-                    f"The feed {uri} is overwritten by each run: the items of earlier runs are lost"
-                    f" with it. To keep them, set overwrite to False (-o instead of -O)."
-                )
-            elif local and slot.format in _WHOLE and "%(" not in uri:
-                yield (
-                    f"A second run cannot append to the {slot.format} feed {uri}: the file would"
-                    f" not be valid. Use jsonlines or csv, or one feed per run."
-                )
-
-    def _all(self) -> list[Any]:
-        return [*getattr(self._exporter, "slots", ())]
-
-    def _watch_opening(self, slot: Any) -> None:
-        """Note where a file ends once Scrapy has opened it to append to it, before it does."""
-        if not _is_appended(slot):
-            return
-        path, start = str(Path(slot.storage.path).absolute()), slot.start_exporting
-
-        def start_exporting() -> None:  # before each item
-            is_open = slot.file is not None
-            start()
-            if not is_open:
-                _hand_over_items(slot)
-                if isinstance(slot.exporter, CsvItemExporter):
-                    _keep_header(slot.exporter, path)
-            if self._notes is None or slot in self._paths or (end := end_of(path)) is None:
-                return
-            self._notes.note_opened(path, end)
-            self._paths[slot], self.opened[path] = path, end
-
-        slot.start_exporting = start_exporting
-
-    def _note_sizes(self, *, writing: bool) -> None:
-        """Note which size the files have: what others append to them is not ours to cut off."""
-        for slot, path in self._paths.items():
-            if self._notes is not None and not _plain(slot.file).closed:
-                self._notes.note_left(path, os.fstat(slot.file.fileno()).st_size, writing=writing)
-
-    def _export_refused(self) -> None:
-        """Export the items that the feeds have refused. What raises another error is rejected.
-
-        :raises OSError: if they refuse again.
-        """
-        self._roll_back()
-        while self._refused:
-            ends = [(file, at) for file in self._files() if (at := _end(file)) is not None]
-            item, page = self._refused.popleft()
+    def export(self, item: Any) -> list[tuple[str, Exception]]:
+        """Export an item to each feed by itself; return those whose exporters raise an error."""
+        slots, self.slots = self.slots, []
+        after, raised = [], []
+        for slot in slots:
+            self.slots = [slot]
             try:
-                self._note_sizes(writing=True)
-                self._exporter.item_scraped(item, self._crawler.spider)
-                self._note_sizes(writing=False)
-                self.end_lines()  # of the next batch's file
-            except OSError:
-                self._refused.appendleft((item, page))
-                self._ends = ends
-                with suppress(OSError):  # a file that is full of items may be closed soon
-                    self._roll_back()
-                raise
+                super().item_scraped(item, slot.spider)
             except Exception as error:
-                self.rejected.append(Rejected(page, error, _feed_of(error)))
+                raised.append((_name(slot).rpartition("/")[2], error))
+            after += self.slots  # perhaps a new one, of the next batch
+        self.slots = after
+        return raised
 
-    def _roll_back(self) -> None:
-        """Cut off what files have of an item that one of them has refused.
+    async def close_spider(self, spider: Spider) -> None:
+        """Write all that waits, and close the feeds."""
+        self._local.end()
+        await super().close_spider(spider)
 
-        :raises OSError: if that refuses what is in its buffer once more.
+    def _get_storage(self, uri: str, feed_options: dict[str, Any]) -> Any:
+        storage: Any = super()._get_storage(uri, feed_options)
+        if type(storage) is not FileFeedStorage or storage.write_mode != "ab":
+            return storage
+        path = Path(storage.path)
+        is_file = path.is_file() or not path.exists()  # closing a pipe would end its reader
+        is_ours = self._scraped and is_file and not feed_options.get("postprocessing")
+        return self._local.add(uri, feed_options) if is_ours else storage
+
+    def _start_new_batch(self, **batch: Any) -> Any:  # type: ignore[override]
+        """Begin a batch: the first one of a run after those of earlier runs, which may be full."""
+        options, template = batch["feed_options"], batch["uri_template"]
+        appends = self._scraped and options["batch_item_count"] and not options.get("overwrite")
+        appends, before = appends and "%(batch_id)" in template, ""
+        while appends and batch["uri"] != before and _is_there(before := batch["uri"]):
+            last: Any = SimpleNamespace(batch_id=batch["batch_id"])
+            names = self._get_uri_params(batch["spider"], options["uri_params"], last)
+            batch |= {"batch_id": last.batch_id + 1, "uri": _fill_in(template, names)}
+        return super()._start_new_batch(**batch)
+
+
+class LocalFiles:
+    """The local files of a crawl to which items are appended.
+
+    :param sync: whether to sync them to disk, rather than only hand bytes to the system.
+    """
+
+    def __init__(self, *, sync: bool) -> None:
+        self._sync = sync
+        self._files: list[_LocalFile] = []  # until they are closed
+
+    def add(self, uri: str, feed_options: dict[str, Any]) -> _LocalFile:
+        """Return a new one, which is on the disk once something is written."""
+        file = _LocalFile(uri, feed_options, sync=self._sync)
+        self._files.append(file)
+        return file
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait."""
+        return sum(len(file.waiting) for file in self._files)
+
+    def note(self) -> dict[str, tuple[int, bytes]]:
+        """Return all bytes that wait, by path, each with the size of the file before them.
+
+        :raises OSError: if a file cannot be looked at, or what was written to it is not synced: the
+            note that has it must not be replaced.
         """
-        left, refusal = [], None
-        for file, end in self._ends:
+        found: dict[str, tuple[int, bytes]] = {}
+        for file in self._files:
+            file.sync()
+            if file.waiting:
+                path = Path(file.path)
+                size = path.stat().st_size if path.exists() else 0
+                size, before = found.get(file.path, (size, b""))
+                found[file.path] = size, before + bytes(file.waiting)
+        for file in self._files:
+            file.noted = len(file.waiting)
+        return found
+
+    def write(self) -> None:
+        """Write what was noted.
+
+        :raises OSError: if a file refuses it; what it has not taken waits.
+        """
+        refusal = None
+        for file in self._files:
             try:
-                if not file.closed:
-                    file.flush()
-                    file.seek(end)
-                    file.truncate()
+                file.write()
             except OSError as error:
-                left.append((file, end))
                 refusal = error
-        self._ends = left
+        self._files = [file for file in self._files if not file.closed]
         if refusal is not None:
             raise refusal
 
-    def _sync_finished(self) -> None:
-        """Sync the files of batches that the exporter has closed: closing only flushes them."""
-        for slot in [*self._finished]:
-            if _plain(slot.file).closed:
-                if self._sync and isinstance(slot.storage, FileFeedStorage):
-                    # Where another program has taken it away, there is nothing to sync.
-                    with suppress(FileNotFoundError), Path(slot.storage.path).open("rb+") as file:
-                        os.fsync(file.fileno())
-                self._finished.remove(slot)
+    def forget(self, *, noted: bool) -> None:
+        """Forget what was not noted, and if wanted what was, too."""
+        for file in self._files:
+            file.noted = 0 if noted else file.noted
+            del file.waiting[file.noted :]
 
-    def _files(self) -> Iterator[Any]:
-        for slot in (*self._all(), *self._finished):
-            file = getattr(slot, "file", None)
-            if file is not None and not _plain(file).closed:
-                yield file
+    def end(self) -> None:
+        """Write all that waits, and whatever comes from now on, at once."""
+        for file in self._files:
+            file.end()
 
 
-def _is_plain(slot: Any) -> bool:
-    """Return whether a feed is a local file that contains what the exporter writes."""
-    return isinstance(slot.storage, FileFeedStorage) and not slot.feed_options.get("postprocessing")
+class _LocalFile(FileFeedStorage):
+    """A local file to which items are appended. It is open only while something is written.
 
-
-def _is_appended(slot: Any) -> bool:
-    """Return whether a feed is a local file to which each run appends items, one after another."""
-    return _is_plain(slot) and not slot.feed_options.get("overwrite") and slot.format not in _WHOLE
-
-
-def _hand_over_items(slot: Any) -> None:
-    """Have each item of a feed handed to the system as a whole, so that a kill cuts none in two."""
-    export_item = slot.exporter.export_item
-
-    def export_and_flush(item: Any) -> None:
-        export_item(item)
-        slot.file.flush()
-
-    slot.exporter.export_item = export_and_flush
-
-
-def _keep_header(exporter: Any, path: str) -> None:
-    """Have an exporter keep to the columns of a CSV file, without a second header."""
-    header: list[str] = []
-    with suppress(Exception), Path(path).open(newline="", encoding=exporter.encoding) as file:
-        header = next(csv.reader(file, **exporter._kwargs), header)
-    write_header = exporter._write_headers_and_set_fields_to_export
-
-    def write_new_header(item: Any) -> None:
-        names = exporter.fields_to_export
-        if not names and {*ItemAdapter(item).field_names()} <= {*header}:
-            exporter.fields_to_export, exporter._autodetected_fields = header, True
-        elif not names or [*getattr(names, "values", lambda: names)()] != header:
-            write_header(item)
-
-    if header and exporter.include_headers_line:
-        exporter._write_headers_and_set_fields_to_export = write_new_header
-
-
-def _feed_of(error: Exception) -> str:
-    """Return the name of the file of the feed whose exporter has raised an error."""
-    for frame, _ in walk_tb(error.__traceback__):
-        slot = frame.f_locals.get("slot")
-        if isinstance(slot, FeedSlot):
-            return _WHO.sub("//", str(slot.uri_template)).rpartition("/")[2]
-    return "a feed"
-
-
-def _end_last_line(slot: Any) -> None:
-    """End the last line of a local file before Scrapy opens it, if each item has a line there.
-
-    The next item would be appended to it. Within quotes in CSV, this ends them, too.
+    Attributes:
+        waiting: what was exported, and is not written.
+        noted: how many bytes of that :meth:`write` writes.
+        closed: whether nothing more comes, and all is written.
     """
-    options = slot.feed_options
-    if not _is_appended(slot) or slot.format not in _LINES:
-        return
-    if "\n".encode(options.get("encoding") or "utf-8") != b"\n":  # UTF-16
-        return
-    usual = slot.format == "csv" and not options.get("item_export_kwargs")
-    with suppress(OSError), Path(slot.storage.path).open("rb+") as file:
+
+    def __init__(self, uri: str, feed_options: dict[str, Any], *, sync: bool) -> None:
+        super().__init__(uri, feed_options=feed_options)
+        is_ascii = "\n".encode(feed_options.get("encoding") or "utf-8") == b"\n"  # not UTF-16
+        self._has_lines = is_ascii and feed_options["format"] in _LINES
+        self.waiting, self.noted = bytearray(), 0
+        self._stored: Deferred[None] | None = None  # is fired once it is closed
+        self._sync = sync
+        self.closed = self._ending = self._unsynced = False
+
+    def open(self, spider: Spider) -> Any:  # noqa: ARG002 - Scrapy's signature
+        """Return what an exporter writes to. Its first line is a new one."""
+        self.path = str(Path(self.path).absolute())  # the working directory may change
+        if self._has_lines and not _ends_line(self.path):
+            self.waiting += b"\n"
+        return _Waiting(self.waiting, self.path)
+
+    def store(self, file: IO[bytes]) -> Deferred[None]:  # noqa: ARG002 - Scrapy's signature
+        """Close the file once all is written; return what fires then."""
+        self._stored = stored = Deferred[None]()
+        if self._ending:
+            self.end()
+        return stored
+
+    def write(self) -> None:
+        """Write what was noted.
+
+        :raises OSError: if the file refuses it. What it has not taken waits.
+        """
+        if self.noted or (self._ending and self._stored):  # then an empty one is made, too
+            with self.open_file() as file:
+                while self.noted:
+                    count = file.write(self.waiting[: self.noted])
+                    self._unsynced = self._sync
+                    del self.waiting[:count]
+                    self.noted -= count
+        self.sync()
+        if self._stored and not self.waiting:
+            stored, self._stored, self.closed = self._stored, None, True
+            stored.callback(None)
+
+    def open_file(self) -> Any:
+        """Open what is on the disk, without a buffer."""
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        return Path(self.path).open("ab", buffering=0)
+
+    def sync(self) -> None:
+        """Sync what was written, if that is wanted.
+
+        :raises OSError: if that fails.
+        """
+        if self._unsynced:
+            with suppress(FileNotFoundError), Path(self.path).open("rb+") as file:
+                os.fsync(file.fileno())  # unless somebody has taken it away
+            self._unsynced = False
+
+    def end(self) -> None:
+        """Write what waits, if nothing more comes; else do so when it has come."""
+        self._ending = True
+        if self._stored:
+            self.noted = len(self.waiting)
+            try:
+                self.write()
+            except OSError as error:
+                self._stored.errback(error)
+
+
+class _Waiting(IOBase):
+    """What the exporter of a local file writes to.
+
+    Attributes:
+        name: the path of the file.
+    """
+
+    def __init__(self, waiting: bytearray, name: str) -> None:
+        self._waiting, self.name = waiting, name
+
+    def write(self, data: bytes) -> int:
+        self._waiting += data
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+
+class _ContinuedCsv(CsvItemExporter):
+    """Keeps to the columns of a CSV file that is there, without a second header."""
+
+    def __init__(self, file: Any, **options: Any) -> None:
+        super().__init__(file, **options)
+        self._header: list[str] = []
+        if isinstance(file, _Waiting) and self.include_headers_line:
+            path = Path(file.name)
+            with suppress(Exception), path.open(newline="", encoding=self.encoding) as old:
+                self._header = next(csv.reader(old, **self._kwargs), [])
+
+    def _write_headers_and_set_fields_to_export(self, item: Any) -> None:
+        names = self.fields_to_export
+        if self._header and not names and {*ItemAdapter(item).field_names()} <= {*self._header}:
+            self.fields_to_export, self._autodetected_fields = self._header, True
+        elif not self._header or [*getattr(names, "values", lambda: names or ())()] != self._header:
+            super()._write_headers_and_set_fields_to_export(item)
+
+
+def flush_others(exporter: feedexport.FeedExporter | None, *, sync: bool) -> None:
+    """Write out the feeds that are not in :class:`LocalFiles`, as far as an exporter knows them.
+
+    :raises OSError: if that fails.
+    """
+    for slot in getattr(exporter, "slots", ()):
+        file = getattr(slot.file, "file", slot.file)  # if it is temporary or post-processed
+        if file is not None and not file.closed:
+            write_out(slot.file, sync=sync)
+
+
+def write_out(file: Any, *, sync: bool) -> None:
+    """Flush a file, and sync it to disk if that is wanted.
+
+    :raises OSError: if it cannot be written.
+    """
+    file.flush()
+    if sync:
+        with suppress(AttributeError, UnsupportedOperation):  # it is not on a disk
+            number = getattr(file, "file", file).fileno()
+            if S_ISREG(os.fstat(number).st_mode):  # neither is a pipe
+                os.fsync(number)
+
+
+def warnings(exporter: feedexport.FeedExporter | None) -> Iterator[str]:
+    """Yield warnings about feeds that may lose items."""
+    for slot in getattr(exporter, "slots", ()):
+        uri, options = _name(slot), slot.feed_options
+        local = isinstance(slot.storage, FileFeedStorage)
+        processed = options.get("postprocessing")
+        if processed or not (local or isinstance(slot.storage, StdoutFeedStorage)):
+            how = "post-processed" if processed else "uploaded when it ends"
+            yield (
+                f"The feed {uri} is {how}: a kill loses the last items in it, though their"
+                f" pages are done. To lose none, use a plain local feed and compress or upload"
+                f" it afterwards, or a pipeline with before_commit."
+            )
+        elif local and options.get("overwrite"):
+            yield (
+                f"The feed {uri} is overwritten by each run: the items of earlier runs are lost"
+                f" with it. To keep them, set overwrite to False (-o instead of -O)."
+            )
+        elif local and slot.format in _WHOLE:
+            why = "leaves it without its end" if "%(" in uri else "or a second run makes it invalid"
+            yield f"The {slot.format} feed {uri}: a kill {why}. Use jsonlines or csv."
+
+
+def _name(slot: Any) -> str:
+    return _WHO.sub("//", str(slot.uri_template))
+
+
+async def close_full_batches(exporter: feedexport.FeedExporter | None) -> None:
+    """Begin to close what Scrapy 2.14 to 2.17 closes only at the end, as other versions do.
+
+    An uploaded batch may take long, so nothing waits for it.
+    """
+    pending = getattr(exporter, "_pending_close_coros", [])
+    new = [each for each in pending if each.cr_code is not _wait_for.__code__]
+    if new:
+        begun = [_wait_for(deferred_from_coro(each)) for each in new]
+        pending[:] = [each for each in pending if each not in new] + begun
+        await pause(0)  # a file is closed at once
+
+
+async def _wait_for(closing: Deferred[None]) -> None:
+    await maybe_deferred_to_future(closing)
+
+
+def _is_there(uri: str) -> bool:
+    return Path(FileFeedStorage(uri).path).exists()
+
+
+def _ends_line(path: str) -> bool:
+    """Return whether a file is empty, is not there, or its last line has an end."""
+    with suppress(OSError), Path(path).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        if file.read() not in (b"", b"\n"):
-            file.write(b' "\n' if usual else b"\n")
-
-
-def _plain(file: Any) -> Any:
-    """Return the file itself, of one that is temporary or post-processed."""
-    return getattr(file, "file", file)
-
-
-def _end(file: Any) -> int | None:
-    """Return where a feed's file ends; None if it is not a plain file."""
-    if hasattr(file, "head_plugin"):  # what was written to it is not what the file contains
-        return None
-    try:
-        return int(file.tell())
-    except OSError:
-        return None
+        return file.read() in (b"", b"\n")
+    return True
