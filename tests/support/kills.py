@@ -55,6 +55,7 @@ ONCE = (
     "scrapy_bloom.file:write:before",
     "scrapy_bloom.file:write:after",
     "scrapy_bloom.local.job:Job._check:before",
+    "scrapy_bloom.local.job:Job._read_state:after",
     "scrapy_bloom.local.job:Job.begin:after",
 )
 """Chosen moments while a run opens."""
@@ -79,7 +80,10 @@ EXPECTED = (
 
 
 KINDS = {
-    "stopped": 15,
+    "stopped": 6,
+    "stopped twice": 3,
+    "stopped by count": 3,
+    "stopped by time": 3,
     "while closing": 15,
     "at any moment": 25,
     "at a chosen moment": 25,
@@ -98,6 +102,13 @@ STEP = 20
 """Pages that a run delivers before that, on average."""
 
 
+STOPS = {
+    "stopped by count": {"CLOSESPIDER_PAGECOUNT": STEP},
+    "stopped by time": {"CLOSESPIDER_TIMEOUT": 1},
+}
+"""Settings by which a run of these kinds stops."""
+
+
 def series(project, site, kills, seed, *, kinds=KINDS, chosen=MOMENTS + ONCE, **crawl):
     """Kill a crawl of a site so often, stop it cleanly now and then, and let it end.
 
@@ -112,21 +123,24 @@ def series(project, site, kills, seed, *, kinds=KINDS, chosen=MOMENTS + ONCE, **
         often = MOMENTS + CHECKPOINTING + ITEMS
         most = 60 if point == CHECKPOINTING[0] else 5 if point in often else 1
         dies = {"DIE": f"{point}:{dice.randint(1, most)}"} if point else {}
-        run = project.crawl(site, environment=dies, **crawl)
+        run = project.crawl(site, environment=dies, **crawl | STOPS.get(kind, {}))
         if kind in {"at a chosen moment", "in a checkpoint"}:
             site.when(site.delivered + 4 * STEP, run.kill)  # it may never come to that
-        else:
+        elif kind not in STOPS:
             until_delivered(site, dice.randint(1, 2 * STEP), [run])
             (run.kill if kind == "at any moment" else run.interrupt)()
+        if kind == "stopped twice":  # the second time it does not close anything
+            until(lambda run=run: run.ended or "shutting down gracefully" in run.log)
+            run.interrupt()
         code = run.end()
         assert "Traceback" not in run.log or any(text in run.log for text in EXPECTED), run.log
         if code == -9:
             tally[point or kind] += 1
             if dice.random() < 0.3:
                 look_into(project.job / "bloom.sqlite")
-        elif kind in {"stopped", "while closing"}:
+        elif kind == "while closing" or kind.startswith("stopped"):
             stops += 1
-            assert run.reason in {"shutdown", "finished"}, run.log
+            assert run.reason or kind == "stopped twice", run.log
         else:
             assert run.reason == "finished", run.log
             break  # over too soon
