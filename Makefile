@@ -20,7 +20,7 @@ BOTH := $(MAKE) -j2 -Otarget --no-print-directory
 # What was imported once is not compiled again by each of the many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check test lint types tests floor wheel dist test-servers kills demo demo-distributed docs matrix bench bench-quick clean
+.PHONY: help check test lint types tests floor wheel dist test-servers kills stored demo demo-distributed docs matrix bench bench-quick clean
 
 help:
 	@echo "make check   lint, types and the tests that start neither a crawl nor a server"
@@ -28,6 +28,7 @@ help:
 	@echo "make test REDIS=/path/to/server    the same on another Redis server than the one that it downloads"
 	@echo "make test-servers    run what meets Redis on each server that can be had here"
 	@echo "make kills   kill crawls and workers some hundred times, and let calls fail a thousand times (an hour)"
+	@echo "make stored  write what this version stores to tests/data, for the tests of later ones"
 	@echo "make demo    crawl a site, kill the crawl, resume it, and count what was fetched"
 	@echo "make demo-distributed    crawl it by workers on one Redis, and kill, freeze and add some"
 	@echo "make docs    write the tables of docs, and build the site in build/site"
@@ -98,6 +99,9 @@ kills: $(VENV)/ready
 	$(RUN) FAULTS=500 SEEDS=24 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_redis_faults.py tests/faults/test_links_of_a_page.py \
 		-k "long_series or no_link_of_a_page" $(PYTEST_ARGS)
 	$(RUN) KILLS=$(KILLS) HISTORIES=200 $(VENV)/bin/pytest -s -n 2 -o faulthandler_timeout=0 tests/faults/test_simulation.py $(PYTEST_ARGS)
+
+stored: $(VENV)/ready
+	cd $(ROOT)/tests && PYTHONPATH=$(ROOT)/example_project $(VENV)/bin/python -m support.stored
 
 demo: $(DEMO)/ready
 	$(RUN) $(DEMO)/bin/python example_project/demo.py
