@@ -56,7 +56,7 @@ def test_no_page_of_a_job_is_lost_in_any_history(tmp_path, name):
 @pytest.mark.kills
 @pytest.mark.parametrize("name", LOCAL_CONTROLS)
 def test_controls_of_a_job_lose(tmp_path, name):
-    code, said = simulate(tmp_path, "-", name, 0, 20)  # the first that loses is the last
+    code, said = simulate(tmp_path, "-", name, 0, 40)  # the first that loses is the last
     assert code == 1, said
     assert LOSES.search(said), said
 
