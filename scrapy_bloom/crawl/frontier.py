@@ -457,7 +457,8 @@ class Frontier:
         backend, memory = self._backend, self._memory
         if backend.broken:
             return
-        waits = len(memory) or self._ledger or self._items.failing or self.pending()
+        links = self._ledger and self._judge.links  # which may be let through yet
+        waits = len(memory) or links or self._items.waiting or self.pending()
         if backend.over and not waits:
             return
         count, until = backend.resting()

@@ -71,6 +71,10 @@ class FirstLinks:
         self._links: dict[bytes, tuple[Request | None, int]] = {}
         self._bytes = 0
 
+    def __bool__(self) -> bool:
+        """Return whether any link is kept."""
+        return self._bytes > 0
+
     def expect(self, mark: bytes) -> None:
         """Note that a redirect is stored that leads to a page."""
         self.pop((mark,))

@@ -57,7 +57,7 @@ class Yielding(Follower):
     """Yields what its `items` yields; notes its feed's size after each of the first page."""
 
     name = "follower"
-    pause = 0.01
+    written = None  # numbers of items that it waits for: they are in the feed before its page ends
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -67,10 +67,17 @@ class Yielding(Follower):
         for found in super().parse(response):
             yield found
         for item in self.items(response):
+            before = self.feed.stat().st_size
             yield item
-            await asyncio.sleep(self.pause)  # it is in the feed by then if it does not wait
+            for turn in range(10 * PATIENCE):
+                await asyncio.sleep(0.01 if self.written is None else 0.1)
+                size = self.feed.stat().st_size
+                if self.written is None or size > before:
+                    break
+                if turn and item["number"] not in self.written:
+                    break
             if response.url == self.url:
-                self.sizes.append(self.feed.stat().st_size)
+                self.sizes.append(size)
 
     def items(self, response):
         item = {"url": response.url, "so far": []}
@@ -103,7 +110,7 @@ async def test_items_wait_until_their_page_has_ended_unless_redis_has_it(
     storage, feed, monkeypatch
 ):
     """Each is as it was when it was yielded."""
-    monkeypatch.setattr(Yielding, "pause", 0.5)
+    monkeypatch.setattr(Yielding, "written", () if "JOBDIR" in storage else (0, 1, 2))
     sizes = (await run(Yielding, storage, feed, fan())).sizes
     assert sizes == [0, 0, 0] if "JOBDIR" in storage else 0 < sizes[0] < sizes[1]
     assert [line["so far"] for line in lines(feed)] == [[0], [0, 1], [0, 1, 2]]
@@ -126,7 +133,7 @@ async def test_items_of_a_page_that_has_very_many_or_one_that_cannot_be_pickled_
                 yield item if limit or item["number"] == 0 else item | {"odd": NoPickle("x")}
 
     caplog.set_level("INFO")
-    monkeypatch.setattr(Yielding, "pause", 0.5)
+    monkeypatch.setattr(Yielding, "written", (2,))
     if limit:
         monkeypatch.setattr(items_module, limit, 2 if limit == "MOST_HELD" else 100)
     pages = fan("a") if limit in {"MOST_HELD", "MOST_HELD_BYTES"} else fan()
