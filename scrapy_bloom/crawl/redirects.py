@@ -86,10 +86,14 @@ class FirstLinks:
         if self._links.get(mark, (link,))[0] is not None:
             return
         try:
-            size = len(write_fields(link.replace(callback=None, errback=None).to_dict()))
+            kept = link.replace(dont_filter=True)
+        except Exception:  # its class may take other arguments
+            return
+        try:
+            size = len(write_fields(kept.replace(callback=None, errback=None).to_dict()))
         except Exception:  # its parts may raise anything
-            size = _UNKNOWN + len(link.body)
-        self._links[mark] = link.replace(dont_filter=True), size
+            size = _UNKNOWN + len(kept.body)
+        self._links[mark] = kept, size
         self._bytes += size
         self._bound()
 

@@ -266,6 +266,17 @@ def test_links_are_kept_for_few_redirects_in_few_bytes_and_the_first_of_each(mon
     assert [link.url[-1:] for link in links.pop([b"c", b"d", b"e", b"f"])] == ["f"]
 
 
+def test_a_link_that_cannot_be_copied_is_not_kept():
+    class Strange(Request):
+        def __init__(self, number, *args, **options):
+            super().__init__(f"http://a.test/{number}")
+
+    links = redirects.FirstLinks()
+    links.expect(b"a")
+    links.keep(b"a", Strange(1))
+    assert links.pop([b"a"]) == []
+
+
 # What Scrapy's engine says
 
 
