@@ -216,20 +216,25 @@ class LocalBackend(Backend):
         taken: Taken | None,
         reason: Reason,
         way: Collection[bytes],
-        start: bytes = b"",  # noqa: ARG002 - its row says it
+        start: bytes = b"",
     ) -> bool:
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
-            self._count(NOT_KEPT, 1)
+            self._note_not_kept(start)
             return True
         failed = Failed.of(taken.body, reason, time.time(), way=way)
         if way and not failed.unparsed:
             self._store.filter.forget_many(way)
             failed = failed._replace(way=(*way,))  # what is redirected there has failed, too
         if not self._store.fail(taken.row, failed):
-            self._count(NOT_KEPT, 1)
+            self._note_not_kept(start)
             self._report.not_kept(self._store.failed.reasons.decisions.total())
         return failed.unparsed
+
+    def _note_not_kept(self, start: bytes) -> None:
+        self._count(NOT_KEPT, 1)
+        if start:  # else it would be taken for one that is done
+            self._store.starts[start] = 0
 
     def _take(self) -> tuple[Request, Taken] | None:
         """Take a request: one that failed in an earlier run when those have their turn.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from scrapy_bloom import file
 
 _DONE = """
-SELECT id FROM starts WHERE row NOT IN (SELECT id FROM requests)
+SELECT id FROM starts WHERE row AND row NOT IN (SELECT id FROM requests)
   AND row NOT IN (SELECT id FROM failed)
 """
 
@@ -31,7 +31,7 @@ class Starts:
         return (id_ for (id_,) in self._database.execute(_DONE))
 
     def __getitem__(self, id_: bytes) -> int:
-        """Return where one was last, 0 if it never came."""
+        """Return where one was last, 0 if it never came, or is only counted."""
         if id_ in self._new:
             return self._new[id_]
         found = self._database.execute("SELECT row FROM starts WHERE id = ?", (id_,)).fetchone()

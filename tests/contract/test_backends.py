@@ -269,6 +269,17 @@ async def test_of_very_many_unparsed_pages_further_ones_are_only_counted(run, mo
     assert caplog.text.count("2 pages are unparsed: further ones are only counted") == 1
 
 
+async def test_a_start_request_that_is_only_counted_was_not_done(crawl, monkeypatch):
+    for module in BOUNDED:
+        monkeypatch.setattr(f"{module}.MOST_UNPARSED", 0)
+    for _ in range(3):
+        run = await crawl.open(starts=True)
+        await run.offer("s", filtered=False)
+        await run.take()
+        run.fail("s", kind="404", unparsed=True)
+        assert (await run.stop()).done == 0
+
+
 @restarts
 async def test_what_has_failed_is_fetched_by_the_next_run(crawl, run, how):
     await run.offer(*"abc")
