@@ -85,14 +85,17 @@ class FailedList:
 
     def led_to(self) -> set[bytes]:
         """Return the marks of where redirects of what has failed led, by the last commit."""
-        asked = "SELECT DISTINCT way FROM failed WHERE NOT unparsed AND way != ''"
-        return {mark for (way,) in self._database.execute(asked) for mark in _marks(way)}
+        asked = f"SELECT {_COLUMNS} FROM failed WHERE NOT unparsed AND way != ''"
+        read = map(_read, self._database.execute(asked))
+        return {mark for failed in read if failed is not None for mark in failed.way}
 
     def leading_to(self, marks: Container[bytes]) -> list[int]:
         """Return the ids of what was redirected to one of these as that was seen, likewise."""
-        asked = "SELECT id, way FROM failed WHERE unparsed AND kind = ? AND NOT tries AND way != ''"
-        rows = self._database.execute(asked, (REDIRECTED,))
-        return [id_ for id_, way in rows if _marks(way)[-1] in marks]
+        asked = (
+            f"SELECT {_COLUMNS} FROM failed WHERE unparsed AND kind = ? AND NOT tries AND way != ''"
+        )
+        rows = ((row[0], _read(row)) for row in self._database.execute(asked, (REDIRECTED,)))
+        return [id_ for id_, failed in rows if failed and failed.way[-1] in marks]
 
     def let_fail(self, id_: int) -> tuple[bytes, ...]:
         """Let an unparsed request fail, as if an earlier run had left it; return its way."""

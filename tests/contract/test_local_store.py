@@ -25,6 +25,7 @@ from support.windows import LONGEST, PAGES, WINDOW, Clock
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
 from scrapy_bloom.filter.bloom import LocalFilter
@@ -548,6 +549,22 @@ def test_a_store_that_is_written_at_close_only_keeps_no_marks_in_memory(path):
         assert store.clean
         assert all(store.filter.contains_many(pages))
         assert store.filter.items == 30_000
+
+
+def test_what_is_damaged_on_the_failed_list_does_not_stop_the_search_for_what_leads_there(path):
+    filter_ = LocalFilter()
+    with closing(Store(path, filter_)) as store:
+        for number in range(2):
+            for kind, unparsed in ("503", False), (REDIRECTED, True):
+                way = (b"%d" % number,)
+                failed = Failed(kind, "", 1.0, 0, "", unparsed=unparsed, way=way, body=b"")
+                store.fail(store.push(store.queue("0", "a"), b""), failed)
+        store.commit()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE failed SET way = 'strange' WHERE way LIKE ?", (f"%{b'1'.hex()}%",))
+    with closing(Store(path)) as store:
+        assert store.failed.led_to() == {b"0"}
+        assert len(store.failed.leading_to({b"0", b"1"})) == 1
 
 
 def test_halves_of_characters_are_written_as_question_marks(path):
