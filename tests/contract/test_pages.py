@@ -268,12 +268,12 @@ def test_links_are_kept_for_few_redirects_in_few_bytes_and_the_first_of_each(mon
 
 def test_a_link_that_cannot_be_copied_is_not_kept():
     class Strange(Request):
-        def __init__(self, number, *args, **options):
+        def __init__(self, *, number):
             super().__init__(f"http://a.test/{number}")
 
     links = redirects.FirstLinks()
     links.expect(b"a")
-    links.keep(b"a", Strange(1))
+    links.keep(b"a", Strange(number=1))
     assert links.pop([b"a"]) == []
 
 
