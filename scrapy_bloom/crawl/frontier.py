@@ -374,7 +374,8 @@ class Frontier:
         """
         if self._closing or self._backend.broken:
             return
-        due = 0.0 if self._unsaid > MOST_UNSAID else self._backend.exchange_at
+        at_once = self._unsaid > MOST_UNSAID and not self._items.failing
+        due = 0.0 if at_once else self._backend.exchange_at
         if busy or self._busy or self._again_at or self._items.waiting:
             due = min(due, time.monotonic() + self._backend.interval)
         self._timer.set_to(max(due, self._again_at))

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import sqlite3
+import time
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,6 +31,7 @@ from support.waiting import PATIENCE, until
 from testbed.localsite import LocalSite
 from twisted.internet.defer import Deferred
 
+from scrapy_bloom.crawl import frontier
 from scrapy_bloom.crawl import items as items_module
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.report import Report
@@ -271,6 +273,29 @@ async def test_what_cannot_be_written_is_tried_again_and_ends_no_crawl(storage, 
     monkeypatch.setattr(_LocalFile, "open_file", failing)
     await run(Announcing, storage, feed, fan(1, 2))
     assert Counter(line["url"][-1] for line in lines(feed)) == {"e": 1, "/": 3, "1": 3, "2": 3}
+
+
+async def test_while_items_cannot_be_written_a_crawl_is_not_busy(job, feed, monkeypatch):
+    """However much of them is only in memory."""
+    flushes, failed, open_file, flush = [], [], _LocalFile.open_file, Items.flush
+
+    def failing(self):
+        if len(failed) < 3:
+            failed.append(time.monotonic())
+            raise NO_ROOM
+        return open_file(self)
+
+    def counting(self, **options):
+        flushes.append(time.monotonic())
+        return flush(self, **options)
+
+    monkeypatch.setattr(frontier, "MOST_UNSAID", 0)
+    monkeypatch.setattr(_LocalFile, "open_file", failing)
+    monkeypatch.setattr(Items, "flush", counting)
+    await run(Yielding, kept(job), feed, fan("a"))
+    first, *_, last = failed
+    assert sum(first < at < last for at in flushes) < 100 * (last - first)
+    assert len(lines(feed)) == 6
 
 
 async def test_a_feed_gets_nothing_before_the_commit_that_has_it(job, feed, monkeypatch):
