@@ -198,7 +198,7 @@ class Items:
 
         :param pages: how many of these have ended, but their items could not be written.
         """
-        self._local.forget(noted=False)
+        self._local.forget(noted=self._backend.shared)  # else a commit has what was noted
         with suppress(OSError):  # then the note of the last commit stays, which says no less
             self._backend.store_due(self._local.note())
         if pages:

@@ -722,11 +722,16 @@ async def test_what_is_appended_is_synced_before_its_note_is_replaced(
     assert lines(tmp_path / "items.jl") == [{"number": 1}]
 
 
-async def test_what_was_exported_and_never_handed_over_is_in_no_feed(feed, monkeypatch):
+@pytest.mark.parametrize("handed_over", [False, True])
+async def test_what_no_commit_has_and_could_not_be_written_is_in_no_feed(
+    feed, monkeypatch, handed_over
+):
     items, scrape = make(feed=str(feed))
     scrape(1)
-    monkeypatch.setattr(items_module, "flush_others", lambda *_, **__: exec("raise OSError"))
-    assert not await items.flush()
+    with monkeypatch.context() as patched:
+        owner, name = (_LocalFile, "open_file") if handed_over else (items_module, "flush_others")
+        patched.setattr(owner, name, lambda *_, **__: exec("raise OSError"))
+        assert not await items.flush()
     items.end(1)
     items.closed(stored=True)
     await deferred_from_coro(scrape.crawler.get_extension(FeedExporter).close_spider(None))
