@@ -81,7 +81,6 @@ class LocalBackend(Backend):
         self._failing = False
         self._failed_turn, self._late = False, time.monotonic() + APART
         self._seen_before = job.store.meta.get(SEEN, 0)
-        self._here = Path.cwd()  # a spider may change it
 
     @classmethod
     async def open(
@@ -306,7 +305,7 @@ class LocalBackend(Backend):
             self.exchange_at = time.monotonic() + self.interval
 
     def store_due(self, due: Mapping[str, tuple[int, bytes]]) -> bool:
-        self._store.meta[DUE] = pack_due(due, self._here)
+        self._store.meta[DUE] = pack_due(due)
         return True
 
     async def exchange(self, *, busy: bool, in_memory: bool) -> bool:  # noqa: ARG002 - all is known here

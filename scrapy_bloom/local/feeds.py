@@ -22,18 +22,12 @@ NOTHING: Final = b"{}\n"
 _OTHERS: Final = 1 << 24  # bytes that others may append between a commit and our own bytes
 
 
-def pack_due(due: Mapping[str, tuple[int, bytes]], here: Path) -> bytes:
+def pack_due(due: Mapping[str, tuple[int, bytes]]) -> bytes:
     """Return the note for a commit of what is due: see :meth:`.LocalFiles.note`.
 
     It is a line of JSON, path -> size before, bytes that follow; and these.
-
-    :param here: where the crawl runs. What is below that may move together with the job.
     """
-    sizes = dict[str, tuple[int, int]]()
-    for name, (at, data) in due.items():
-        path = Path(name)
-        path = path.relative_to(here) if path.is_relative_to(here) else path
-        sizes[str(path)] = at, len(data)
+    sizes = {path: (at, len(data)) for path, (at, data) in due.items()}
     return b"\n".join((json.dumps(sizes).encode(), b"".join(data for _, data in due.values())))
 
 

@@ -755,7 +755,7 @@ def test_what_a_feed_lacks_of_the_last_commit_is_appended(tmp_path, case):
     for before in (b"0123\n", b""):
         path.write_bytes(before + has)
         for _ in range(2):
-            complete_feeds(tmp_path, pack_due({str(path): (len(before), b"a\nb\n")}, Path()))
+            complete_feeds(tmp_path, pack_due({str(path): (len(before), b"a\nb\n")}))
             assert path.read_bytes() == before + then
 
 
@@ -783,16 +783,25 @@ def test_others_items_in_a_binary_feed_are_not_cut_in_two(tmp_path):
         assert path.read_bytes() == theirs + ours
 
 
-def test_a_feed_moves_with_its_job_if_it_is_below_where_the_crawl_runs(tmp_path, monkeypatch):
-    far, due = tmp_path / "far", {}
-    for folder in (tmp_path / "old", tmp_path / "new"):
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("relative", [False, True])
+async def test_a_feed_moves_with_its_job_if_its_path_is_relative(
+    tmp_path, monkeypatch, relative, moved
+):
+    """To where the crawl began: a spider may change that."""
+    old, new, notes = tmp_path / "old", tmp_path / "new", []
+    for folder in new, old:
         folder.mkdir()
         monkeypatch.chdir(folder)
-        due = due or pack_due({f"{folder}/a/b": (0, b"a\n"), str(far): (0, b"b\n")}, folder)
-    complete_feeds(tmp_path, due)
-    assert Path("a", "b").read_bytes() == b"a\n"
-    assert far.read_bytes() == b"b\n"
-    assert not any((tmp_path / "old").iterdir())
+    items, scrape = make(feed="a/b" if relative else str(old / "a" / "b"), notes=notes)
+    scrape(1)
+    monkeypatch.chdir(tmp_path)
+    assert await items.flush()
+    monkeypatch.chdir(new if moved else old)
+    complete_feeds(tmp_path, pack_due(notes[0]))
+    there, other = (new, old) if relative and moved else (old, new)
+    assert lines(there / "a" / "b") == [{"number": 1}]
+    assert not any(other.iterdir())
 
 
 @pytest.mark.parametrize("left", [None, b"01"])
@@ -809,4 +818,4 @@ def test_a_feed_that_is_shorter_than_it_was_is_left_as_it_is(tmp_path, left, cap
 def test_a_feed_that_cannot_be_completed_refuses_the_run(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match="cannot be written"):
-        complete_feeds(tmp_path, pack_due({str(tmp_path / "file" / "items"): (0, b"a")}, Path()))
+        complete_feeds(tmp_path, pack_due({str(tmp_path / "file" / "items"): (0, b"a")}))

@@ -113,12 +113,12 @@ class LocalFiles:
     """
 
     def __init__(self, *, sync: bool) -> None:
-        self._sync = sync
+        self._sync, self._here = sync, Path.cwd()  # a spider may change it
         self._files: list[_LocalFile] = []  # until they are closed
 
     def add(self, uri: str, feed_options: dict[str, Any]) -> _LocalFile:
         """Return a new one, which is on the disk once something is written."""
-        file = _LocalFile(uri, feed_options, sync=self._sync)
+        file = _LocalFile(uri, feed_options, self._here, sync=self._sync)
         self._files.append(file)
         return file
 
@@ -130,6 +130,8 @@ class LocalFiles:
     def note(self) -> dict[str, tuple[int, bytes]]:
         """Return all bytes that wait, by path, each with the size of the file before them.
 
+        A path that the settings have as a relative one is so here, and moves with the job.
+
         :raises OSError: if a file cannot be looked at, or what was written to it is not synced: the
             note that has it must not be replaced.
         """
@@ -139,8 +141,8 @@ class LocalFiles:
             if file.waiting:
                 path = Path(file.path)
                 size = path.stat().st_size if path.exists() else 0
-                size, before = found.get(file.path, (size, b""))
-                found[file.path] = size, before + bytes(file.waiting)
+                size, before = found.get(file.noted_as, (size, b""))
+                found[file.noted_as] = size, before + bytes(file.waiting)
         for file in self._files:
             file.noted = len(file.waiting)
         return found
@@ -178,11 +180,13 @@ class _LocalFile(FileFeedStorage):
     Attributes:
         waiting: what was exported, and is not written.
         noted: how many bytes of that :meth:`write` writes.
+        noted_as: its path, relative to `here` if it was given so.
         closed: whether nothing more comes, and all is written.
     """
 
-    def __init__(self, uri: str, feed_options: dict[str, Any], *, sync: bool) -> None:
+    def __init__(self, uri: str, feed_options: dict[str, Any], here: Path, *, sync: bool) -> None:
         super().__init__(uri, feed_options=feed_options)
+        self._here = here
         is_ascii = "\n".encode(feed_options.get("encoding") or "utf-8") == b"\n"  # not UTF-16
         self._has_lines = is_ascii and feed_options["format"] in _LINES
         self.waiting, self.noted = bytearray(), 0
@@ -192,7 +196,9 @@ class _LocalFile(FileFeedStorage):
 
     def open(self, spider: Spider) -> Any:  # noqa: ARG002 - Scrapy's signature
         """Return what an exporter writes to. Its first line is a new one."""
-        self.path = str(Path(self.path).absolute())  # the working directory may change
+        given = self.path
+        self.path = str(Path(given).absolute())  # the working directory may change
+        self.noted_as = given if str(self._here / given) == self.path else self.path
         if self._has_lines and not _ends_line(self.path):
             self.waiting += b"\n"
         return _Waiting(self.waiting, self.path)
