@@ -173,6 +173,24 @@ def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back
     assert crawl.left[2] == 1
 
 
+@pytest.mark.parametrize(("seconds", "going"), [(95, True), (1000, False)])
+def test_a_lease_may_be_given_up_when_generations_have_expired(crawl, seconds, going):
+    """Written back without its only one, the filter counted as damaged; of some no key went."""
+    with clock_of_redis(crawl.client, 1e9) as set_clock:
+        victim = crawl.join(window=80)
+        stop_beating(victim.queue.link)
+        victim.add("a")
+        set_clock(1e9 + 15)
+        victim.add("b")
+        victim.take(1)
+        set_clock(1e9 + seconds)
+        page = victim.have["a"]
+        why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
+        victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
+        assert bool(crawl.client.hget(crawl.key, "going")) is going
+        assert crawl.join(window=80).add("b") == ([] if going else ["b"])
+
+
 @pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
 def test_a_blocked_event_loop_may_cost_the_lease(crawl, monkeypatch, caplog, share, keeps):
     """Callbacks of 40 and 50 s are no reason. While pipelines close, nobody asks."""

@@ -15,7 +15,8 @@ counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not
 
 local function carry_out()
   local ways = note_failed(said.worker, said.failures, said.most_unparsed)
-  if #ways > 0 then
+  if #ways > 0 and #slices > 0 then
+    if #over > 0 then drop(over) end
     judge(string.rep('x', #ways / PROBE_BYTES), ways, {})
     call('HSET', header, 'slices', write_slices(slices), 'forgotten', format('%.0f', forgotten))
   end
