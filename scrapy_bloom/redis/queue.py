@@ -177,11 +177,11 @@ class SharedQueue:
         return self._call
 
     def _fill(self, call: Call) -> None:
-        """Let a call take as many failed requests as it has room for, and the next one the rest."""
+        """Let a call take a batch of failed requests, as it has room, and the next one the rest."""
         failures = call.failures
         for count, failing in enumerate(failures):
             call.room -= len(failing.original.body)
-            if count and call.room < 0:
+            if count and (call.room < 0 or count == BATCH):
                 call.failures, self.next_call.failures = failures[:count], failures[count:]
                 break
         call.room = max(0, call.room)

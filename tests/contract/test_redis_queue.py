@@ -289,17 +289,18 @@ def test_a_call_takes_as_many_as_it_has_room_for_and_the_first_in_any_case(worke
     assert [len(worker.take(5)) for _ in range(4)] == [1, 2, 2, 0]
 
 
-def test_more_failed_requests_than_one_call_has_room_for_go_with_the_next_ones(crawl, worker):
-    names = [str(number) + 400_000 * "x" for number in range(5)]
+@pytest.mark.parametrize(("count", "size"), [(5, 400_000), (501, 0)])
+def test_more_failed_requests_than_one_call_takes_go_with_the_next_ones(crawl, worker, count, size):
+    names = [str(number) + size * "x" for number in range(count)]
     worker.add(*names, filtered=False)
     while len(worker.have) < len(names):
-        worker.exchange(9)
+        worker.exchange(count)
     worker.fail(*names)
     worker.exchange()
-    assert 0 < crawl.account.failed < 5
+    assert 0 < crawl.account.failed < count
     while worker.queue.has_work:
         worker.exchange()
-    assert crawl.parts == (0, 0, 5, 0, 0)
+    assert crawl.parts == (0, 0, count, 0, 0)
 
 
 def test_without_bodies_all_starts_over_once_and_ends(crawl, worker):
