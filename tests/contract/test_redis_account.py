@@ -7,7 +7,7 @@ from support.internals import clock_of_redis, stop_beating
 from support.proxy import Proxy
 from support.queues import Crawler, exchange, mark_of, name_of, parts_of
 
-from scrapy_bloom.crawl.outcomes import MOST_RUNS
+from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.wire import Call, Ending
 
@@ -217,6 +217,39 @@ def test_a_worker_that_crashes_every_minute_does_not_keep_another_from_the_end(c
         assert worker.queue.is_over()
         assert took == 300
         assert crawl.account.failed == 300
+
+
+def test_what_was_redirected_to_a_failed_page_fails_though_no_worker_comes_and_nothing_grows(crawl):
+    with clock_of(crawl) as wait:
+        worker = come(crawl)
+        worker.add(*"ab")
+        worker.take(2)
+        worker.fail("b", kind=REDIRECTED, tries=0, unparsed=True, way=[mark_of("wall")])
+        worker.fail("a", way=[mark_of("wall")])
+        worker.say()
+        wait(HOUR + 10, worker)
+        for _ in range(3):
+            worker.say()
+            wait(5, worker)
+        assert sorted(worker.take(9)) == ["a", "b"]
+        assert not crawl.client.exists(crawl.base + "lost")
+
+
+def test_what_a_look_finds_is_looked_for_too_if_it_is_the_first_of_a_run(crawl):
+    with clock_of(crawl) as wait:
+        worker = come(crawl)
+        worker.add(*"abc")
+        worker.take(3)
+        for name, led in (("c", ["inner"]), ("b", ["inner", "wall"])):
+            way = [*map(mark_of, led)]
+            worker.fail(name, kind=REDIRECTED, tries=0, unparsed=True, way=way)
+        worker.fail("a", way=[mark_of("wall")])
+        worker.say()
+        wait(5, worker)
+        come(crawl)
+        for _ in range(3):
+            worker.say()
+        assert crawl.account.unparsed == 0
 
 
 def test_dates_that_are_lost_alone_are_set_anew_in_portions(crawl):

@@ -101,10 +101,11 @@ local function note_done(start, some)
   counters.done = counters.done + (start == '' and some or 1)
 end
 
--- Look again, if need be, for what was redirected to seen pages which have failed.
-local function begin_look()
-  if call('EXISTS', lost) == 1 and not call('HGET', header, 'look') then
-    call('HSET', header, 'look', '0 ' .. format_time(clock))
+-- Look again for what was redirected to seen pages, if some of these have failed up to a date. What fails in this very
+-- call, as what the look itself finds, is for the next look.
+local function begin_look(date)
+  if #call('ZRANGEBYSCORE', lost, '-inf', date, 'LIMIT', '0', '1') > 0 and not call('HGET', header, 'look') then
+    call('HSET', header, 'look', '0 ' .. format_time(clock - 1))
   end
 end
 

@@ -52,7 +52,7 @@ local function come(worker, lease)
   began = format_time(clock)
   call('HSET', header, 'began', began)
   if alone then call('HSET', header, 'came', began) end
-  begin_look()
+  begin_look('+inf')
   call('HDEL', header, 'retried')
   return began
 end
@@ -114,6 +114,7 @@ local function sweep(since, lease, most)
   local alive = bury(workers, lease, now - since > lease)
   local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
   mend_dates()
+  begin_look(format_time(clock - HOUR))  -- no worker may come for days
   local some = put_hourly_back()
   if queued + failed_now + some > 0 then count() end
   drop_free(PORTION)
