@@ -21,7 +21,10 @@ from scrapy_bloom.filter.sizing import BLOCK_BYTES, MOST_GENERATIONS
 from scrapy_bloom.redis.client import Server, beginning
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.link import Link
+from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, KEY_BLOCKS
+from scrapy_bloom.redis.upkeep import LEASE
+from scrapy_bloom.redis.wire import Call
 from scrapy_bloom.redis.worker import Worker, delete
 
 
@@ -69,6 +72,22 @@ def test_a_question_that_fails_half_way_grants_nothing(opened, key):
     with patch.object(mine.worker, "call", half_way), pytest.raises(BackendError):
         mine.forget_many(marks)
     assert [other.add(marks[0]), mine.add(marks[0])] == [False, True]
+
+
+def test_a_repeated_call_renews_the_lease(server, opened, key, set_clock):
+    seen, call = opened(key), Call([Entry("m", bytes(20))])
+    run = seen.link.run
+
+    def run_in_vain(*arguments, **options):
+        run(*arguments, **options)
+        raise BackendError("lost", temporary=True)
+
+    with patch.object(seen.link, "run", run_in_vain), pytest.raises(BackendError):
+        seen.worker.call(call)
+    set_clock(START + 20)
+    seen.worker.call(call)
+    number, ends, _ = server.client().hget(key, f"w:{seen.worker.name}").split()
+    assert (int(number), float(ends)) == (1, START + 20 + LEASE)
 
 
 def test_a_key_has_its_full_size_from_the_first_mark_on(server, opened, key):
