@@ -48,7 +48,7 @@ MOST_UNSAID: Final = 4 << 20
 can never be stored, and ``start()`` has to wait: each page would lead to more of them."""
 
 _TIMES: Final = 3  # an error that nobody expects ends the crawl when it comes so often in a minute
-_PAUSE: Final = 0.05  # seconds after which a paused start() looks again whether it may go on
+_PAUSE: Final = 0.05  # seconds after which a paused start(), or an idle spider, looks again
 
 
 class Frontier:
@@ -470,4 +470,6 @@ class Frontier:
             report_rest(self._report, count, until)
         backend.note_idle()
         self._arm()
+        if links or self._items.waiting:  # for nothing but the next exchange, which may be long
+            self._timer.set_to(max(self._again_at, time.monotonic() + _PAUSE))
         raise DontCloseSpider
