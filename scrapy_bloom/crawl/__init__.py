@@ -16,11 +16,11 @@ The rooms:
 - The law: ``frontier`` says when a page is done, and ``ledger`` in which order.
 - A mark: ``identity`` says which page a request is, and ``history`` what led to it.
 - A verdict: ``judge`` says whether a page was seen, and which pages are forgotten.
-- How a page ends: the table in ``page``, and ``waits`` for what else it waits; ``in_flight`` has
+- How a page ends: the table in ``page``; ``waits`` has what else it waits for, ``in_flight`` has
   those that were sent, and ``memory`` those that cannot be stored.
 - Outcomes: ``outcomes``; ``failed`` is what is listed of a page that failed, and ``account`` what
   has become of all. ``redirects`` has those that were dropped as seen.
-- Items: ``items`` writes them out before their page is done.
+- Items: ``items`` hands them over before their page is done.
 - Later: ``later`` keeps what must wait, and knows which hosts are left alone.
 - Bytes: ``serialize`` writes and reads requests of a job directory. ``whose`` is which spider wrote
   them.

@@ -1,8 +1,8 @@
 """A crawl whose requests and marks are stored: what a scheduler calls, and when a page is done.
 
 A page is done when the engine is through with it, all that it led to is stored or answered, and its
-items are written out. Then its row is deleted. So whenever a crawl is killed, every marked page is
-done, stored, or eligible again.
+items are handed over: they are written out, or the commit that deletes its row has their bytes. So
+whenever a crawl is killed, every marked page is done, stored, or eligible again.
 
 What is stored where, and how, is behind :class:`~scrapy_bloom.crawl.backend.Backend`.
 """
@@ -310,7 +310,7 @@ class Frontier:
         self._ledger.add(ended)
 
     async def _release_done(self) -> None:
-        """Release the pages that are done, once their items are written out."""
+        """Release the pages that are done, once their items are handed over."""
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()

@@ -1,7 +1,8 @@
-"""Writes out items: those of a page are written before the page is done.
+"""Hands over items: those of a page are safe before the page is done.
 
-In a job directory they wait until their page has ended. The commit that says that it is done has
-them, too, see :mod:`.feeds`: so a kill loses none, and none comes twice.
+What pipelines and other feeds have is written out. For local feeds of a job, items wait until their
+page has ended. The commit that says that it is done has their bytes, which are appended after it,
+see :mod:`.feeds`: so a kill loses none, and none comes twice. With Redis they are appended first.
 """
 
 from __future__ import annotations

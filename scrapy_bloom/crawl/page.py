@@ -87,7 +87,7 @@ class Page:
 
     It ends once the engine is through with it, all that it led to is judged, and what it waits for
     has ended: a request that is only in memory, as only the page can yield that again. Its row goes
-    once its items are written, too.
+    once its items are handed over, too.
 
     Attributes:
         taken: what the backend has handed out; None if it is only in memory.

@@ -1,4 +1,4 @@
-"""Scrapy's feed exporter, for crawls whose pages are done once their items are written out.
+"""Scrapy's feed exporter, for crawls whose pages are done once their items are safe.
 
 What the exporter of a local feed writes waits in memory until the pages of these items are about to
 be done. In a job directory the commit by which they are has these bytes, too, and they are appended
