@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
-_SOONEST: Final = 0.1
+_SOONEST: Final = 0.2
 """Seconds until items that could not be written are tried again; they double each time."""
 
 _SLOWEST: Final = 5.0
@@ -244,12 +244,13 @@ class Items:
             self._export_all(page, held)
             self._report.once(
                 logging.INFO,
-                "%s has yielded more than %s items, or %s of them, or one that cannot be pickled."
-                " Its items are exported at once, so after a kill they come twice. More such pages"
-                " are not shown.",
+                "%s has yielded more than %s items, or %s of them (all pages: %s), or one that"
+                " cannot be pickled. Its items are exported at once, so after a kill they may come"
+                " twice. More such pages are not shown.",
                 response,
                 f"{MOST_HELD:,}",
                 write_size(MOST_HELD_BYTES),
+                write_size(MOST_BYTES),
             )
             return False
         held.items.append(copy)
@@ -322,8 +323,8 @@ class Items:
         """Log that items cannot be written: once, and again each minute."""
         self._report.add(stats.COMMIT_ERRORS)
         now = time.monotonic()
-        self._pause = min(_SLOWEST, 2 * self._pause)
         self._again_at = now + self._pause
+        self._pause = min(_SLOWEST, 2 * self._pause)
         if pages_are not in self._failing or now >= self._say_at:
             self._say_at = now + _SAID
             self._report.log(
