@@ -58,6 +58,13 @@ class Link:
         self._patient: Any = server.connect(timeout, calls) if calls else self.client
         self._is_cluster = isinstance(self.client, RedisCluster)
 
+    def wait_for_large_calls(self, seconds: float) -> None:
+        """Wait so long in each try of a call that is `large`, or as for others if that is longer.
+
+        :raises BackendError: if the server cannot be reached.
+        """
+        self._patient = self._server.connect(self._timeout, max(seconds, self._timeout))
+
     def explained(self) -> AbstractContextManager[None]:
         """Turn what the client raises into a :class:`BackendError`."""
         return self._server.explained()

@@ -17,7 +17,7 @@ from scrapy_bloom.redis.project import (
     project_of,
     server_of,
 )
-from scrapy_bloom.redis.pushing import Pushing
+from scrapy_bloom.redis.pushing import LARGE, Pushing
 from scrapy_bloom.redis.reporting import report_opened
 from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
@@ -96,6 +96,7 @@ class SharedFilter:
         else:
             found = None
             with suppress(Exception):  # their client may be any
+                self.filter.link.wait_for_large_calls(LARGE)
                 found = scheduler.queue.server.hget(self._key, "epoch")
             if found not in (epoch, epoch.encode()):
                 why = "the queue is in another server or database"

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.utils.defer import maybe_deferred_to_future
 from twisted.internet.defer import Deferred
@@ -24,7 +24,7 @@ from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.filter import RedisFilter
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH
-from scrapy_bloom.redis.wire import Call, in_calls
+from scrapy_bloom.redis.wire import MOST_PUSHED, Call, in_calls
 from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.values import counted
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
+
+LARGE: Final = 30.0
+"""Seconds for each try of a request that is too large for a call's timeout: scrapy-redis's own push
+has as many. The event loop waits, but without them the push would never come through."""
 
 _METHODS = "enqueue_request", "next_request", "has_pending_requests", "close"
 
@@ -156,7 +160,8 @@ class Pushing:
         has_answered = False  # and has all that this worker knows
         while self._waiting:
             if self._call is None:
-                unknown = next(in_calls(filter(self._is_to_send, [*self._waiting]), _size), [])
+                to_send = filter(self._is_to_send, [*self._waiting])
+                unknown = next(in_calls(to_send, _size, MOST_PUSHED), [])
                 if has_answered and not unknown:
                     self._deliver([(entry, True) for entry in self._waiting])
                     return

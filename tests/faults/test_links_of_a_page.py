@@ -14,6 +14,7 @@ import pytest
 from scrapy import Request, Spider, signals
 from scrapy.utils.test import get_crawler
 from support.internals import crawl_by, filter_in, push_again, start_of, stop_beating
+from support.proxy import Proxy
 from twisted.internet.defer import Deferred
 
 import scrapy_bloom
@@ -307,16 +308,26 @@ def test_what_cannot_be_encoded_is_not_marked_and_all_else_is_pushed(world, capl
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "calls"), [(501, 0, 2), (5, 400_000, 3), (2, 1_200_000, 2)]
+    ("count", "size", "calls"), [(501, 0, 2), (5, 25_000, 3), (2, 1_200_000, 2)]
 )
-def test_a_call_has_500_requests_and_a_megabyte_at_most(world, count, size, calls):
-    worker = Worker(world)
+def test_a_call_has_500_requests_and_64_kilobytes_at_most(world, count, size, calls):
+    worker = Worker(world, serializer=Words)
     before = filter_in(worker.filter).link.round_trips
     for page in range(count):
         worker.offer(page, meta={"text": "x" * size})
     worker.scheduler.has_pending_requests()
     assert filter_in(worker.filter).link.round_trips == before + calls
     assert world.client.llen("worker:requests") == count
+
+
+def test_a_request_that_takes_longer_than_a_small_call_may_is_pushed(world):
+    with Proxy(world.server.port) as proxy:
+        worker = Worker(world, BLOOM_REDIS_URL=proxy.url, BLOOM_REDIS_TIMEOUT=3)
+        proxy.rate = 150_000  # bytes in a second
+        for page, size in ((1, 10), (2, 400_000), (3, 10)):
+            worker.offer(page, meta={"text": "x" * size})
+        worker.scheduler.has_pending_requests()
+        assert world.client.llen("worker:requests") == 3
 
 
 # One by one
