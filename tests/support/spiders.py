@@ -225,13 +225,10 @@ with suppress(ModuleNotFoundError):
             return self._decode_request(data) if data else None
 
     class Dying(HandedOut):
-        """Has a push of its own, the twentieth of which never comes."""
-
-        pushes = 0
+        """Has a push of its own, which never comes for one page."""
 
         def push(self, request):
-            self.pushes += 1
-            if self.pushes == 20:
+            if request.url.endswith("/page/53"):
                 os.kill(os.getpid(), signal.SIGKILL)
             super().push(request)
 
