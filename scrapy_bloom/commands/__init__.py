@@ -15,7 +15,7 @@ VERBS = {
     "info": "show owner, fill level and progress of a crawl",
     "top": "watch a crawl: pages a second, what fails, and its workers and hosts",
     "why": "show what became of pages: waiting, in flight, failed and why, or done",
-    "add": "mark pages as seen, but no list pages: what they link to would not be found",
+    "add": "mark pages as seen, but not list pages: what they link to would not be found",
     "forget": "make pages eligible again",
     "queue": "show waiting requests; put the failed list back",
     "delete": "delete a filter and its requests, unless a crawl uses them",

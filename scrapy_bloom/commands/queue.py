@@ -129,7 +129,7 @@ def _failed_lines(
         line = line_for(args, "queue", which, *why, "--peek", str(count))
         yield f"{len(shown):,} of {count:,} shown. All: {line}"
     if args.shown == "failed":
-        yield "The next run fetches them again, until they have failed in three."
+        yield "The next run fetches them again, until they have failed in three runs."
     else:
         line = line_for(args, "queue", "--retry", which, *why)
         yield f"They are not fetched again by themselves. To fetch them: {line}"

@@ -211,7 +211,7 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     named = shlex.join(["scrapy", "bloom", "queue", target])
     assert code == 1
     assert lines[-2] == f"2 of 8 shown. All: {named} --failed --reason ValueError --peek 8"
-    assert lines[-1] == "The next run fetches them again, until they have failed in three."
+    assert lines[-1] == "The next run fetches them again, until they have failed in three runs."
     shown = fields(bloom(f"info {target}")[1])
     assert shown["failed"] == "20 (12 \u00d7 503, 8 \u00d7 ValueError in parse)"
     assert shown["failed list"] == f"{named} --failed"
