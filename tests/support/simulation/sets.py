@@ -114,8 +114,8 @@ _VANISHED = """  if some then start_over() end
   walk()
   return some"""
 _WAITING = "call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)"
-_LISTED = "list(is_unparsed and unparsed or failed, key == '' and id or key, kind, packed)"
-_LOOK = "      let_fail(key, call('HGET', unparsed, key))\n"
+_LISTED = "list(is_unparsed and unparsed or failed, key, kind, packed)"
+_LOOK = "      let_fail(key, value)\n"
 _BODY = "    if body then\n"
 _NO_RECORD = {"last = last or -1": "last = last or 0"}
 _NO_RECORD_BEFORE = {"whole and '1' or '0'": "'1'", **_NO_RECORD}
