@@ -42,7 +42,7 @@ def test_no_page_is_lost_in_any_history(server, tmp_path, name):
 @pytest.mark.kills
 @pytest.mark.parametrize("name", CONTROLS)
 def test_controls_lose(server, tmp_path, name):
-    code, said = simulate(tmp_path, server.url, name, 0, 4)
+    code, said = simulate(tmp_path, server.url, name, 0, 40)  # the first that loses is the last
     assert code == 1, said
     assert LOSES.search(said), said
 
