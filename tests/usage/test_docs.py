@@ -66,7 +66,7 @@ def test_all_say_the_same_of_versions_and_systems():
     matrix = json.loads((DOCS / "matrix.json").read_text())
     assert {row["python"].rpartition(".")[0] for row in matrix} == set(pythons)
     assert re.findall(r"Operating System :: (.+)\"", project) == ["POSIX :: Linux"]
-    assert "Linux; a part of the tests runs on macOS and Windows." in last
+    assert "Linux; some of the tests run on macOS and Windows." in last
 
 
 def those_of(path):
