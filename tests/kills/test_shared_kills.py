@@ -8,6 +8,7 @@ import pytest
 from support.crawling import sharing
 from support.kills import KILLS, kill_each
 from support.queues import account
+from support.waiting import until
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite, StormySite
@@ -57,6 +58,7 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             under_way |= pages_of(site, taken_by(server, victim.pid))
         crawl.wait()
         if name == "failures":
+            until(lambda: leases_are_over(server))  # a worker that was killed counts
             failed = fetch_again(crawl, server)
             assert failed >= len(site.hits) // 8
         assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
@@ -65,6 +67,13 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
     again = sum(hits - 1 for hits in site.repeated.values())
     print(f"{name}: {kills} kills, {len(under_way)} under way, {again} again")  # noqa: T201 - `make kills` shows it
+
+
+def leases_are_over(server):
+    client = server.client()
+    (key,) = client.keys("*:bloom")
+    leases = [lease.split()[1] for name, lease in client.hgetall(key).items() if name[:2] == b"w:"]
+    return all(ends == b"dead" or float(ends) < client.time()[0] for ends in leases)
 
 
 def fetch_again(crawl, server):
