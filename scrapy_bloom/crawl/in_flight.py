@@ -151,7 +151,7 @@ class InFlight:
             page.note(Event.FAILED, Reason.of(error, "enqueue_request"))
 
     def note_stored(self, request: Request, origin: Page) -> None:
-        """Note that a request is stored, which may stand in the place of the page it came from."""
+        """Note that a request is stored, or waits in memory, perhaps in the place of its page."""
         origin.note(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
 
     def note_duplicate(

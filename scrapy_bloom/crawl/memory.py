@@ -12,10 +12,9 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.later import Waiting
 from scrapy_bloom.crawl.outcomes import APART
-from scrapy_bloom.crawl.page import Event, Page
+from scrapy_bloom.crawl.page import Page
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -60,7 +59,7 @@ class Memory:
         """
         origin = self._in_flight.origin_of(request)
         if origin is not None:
-            origin.note(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
+            self._in_flight.note_stored(request, origin)
         page = Page(None, error.mark, self._in_flight.led_to(request))
         self._in_flight.waits.keep(page)
         if page.mark is not None:
