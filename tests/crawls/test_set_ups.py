@@ -4,9 +4,10 @@ import logging
 import sys
 from contextlib import suppress
 from hashlib import sha1
+from threading import Event
 
 import pytest
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.engine import get_engine_status
 from support.crawling import (
@@ -174,14 +175,25 @@ async def test_scrapys_engine_status_says_how_many_wait(storage):
     """It said 0 in the telnet console while hundreds waited."""
 
     class Asking(Follower):
-        def parse(self, response):
-            yield from super().parse(response)
+        @classmethod
+        def from_crawler(cls, crawler, *arguments, **keywords):
+            spider = super().from_crawler(crawler, *arguments, **keywords)
+            crawler.signals.connect(spider.ask, signals.request_scheduled)
+            return spider
+
+        def ask(self):
             status = dict(get_engine_status(self.crawler.engine))
             queues = [count for name, count in status.items() if "dqs" in name or "mqs" in name]
             self.told.append((sum(queues), len(scheduler_of(self.crawler))))
+            if len(self.told) > 40:
+                all_asked.set()
 
-    Asking.told = []
-    with Pages(fan(*range(40))) as pages:
+    def leaf(*_path_and_cookie):
+        all_asked.wait(60)
+        return []
+
+    Asking.told, all_asked = [], Event()
+    with Pages(fan(**{f"{number}": leaf for number in range(40)})) as pages:
         await crawl(Asking, {**storage, "CONCURRENT_REQUESTS": 1}, url=pages.url + "/")
     assert max(Asking.told)[0] > 20
     assert all(said == waiting for said, waiting in Asking.told)
