@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BEAT: Final = 0.0005
 COMMITS: Final = 200
 NEW: Final = 200
+FORGOTTEN: Final = 1000
+"""Pages, between two commits."""
 
 
 def ours(pages: int) -> Row:
@@ -141,7 +143,7 @@ def _crawl(pages: int) -> Crawl:
 
 
 async def _crawl_on(backend: LocalBackend) -> None:
-    """Mark pages until the filter grows, while a pass goes on; then forget them all at once."""
+    """Mark pages until the filter grows, while a pass goes on; then forget them."""
     from scrapy import Request
 
     known = []
@@ -153,10 +155,10 @@ async def _crawl_on(backend: LocalBackend) -> None:
                 backend.offer(request, 0.0, mark, None)
             await asyncio.sleep(0)
         await _awaited(backend.exchange(busy=True, in_memory=False))
-    for at in range(0, len(known), 10):
-        backend.forget_many(known[at : at + 10])
+    for at in range(0, len(known), FORGOTTEN):
+        backend.forget_many(known[at : at + FORGOTTEN])
         await asyncio.sleep(0)
-    await _awaited(backend.exchange(busy=True, in_memory=False))
+        await _awaited(backend.exchange(busy=True, in_memory=False))
 
 
 def scrapys(pages: int) -> Row:
