@@ -157,8 +157,9 @@ async def _crawl_on(backend: LocalBackend) -> None:
         await _awaited(backend.exchange(busy=True, in_memory=False))
     for at in range(0, len(known), FORGOTTEN):
         backend.forget_many(known[at : at + FORGOTTEN])
-        await asyncio.sleep(0)
+        await asyncio.sleep(2 * BEAT)  # else a beat may miss the end of a stop
         await _awaited(backend.exchange(busy=True, in_memory=False))
+        await asyncio.sleep(2 * BEAT)
 
 
 def scrapys(pages: int) -> Row:
