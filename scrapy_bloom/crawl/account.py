@@ -20,7 +20,7 @@ class Account(NamedTuple):
         in_flight: how many this worker has taken.
         failures: how many have failed for each reason.
         decisions: how many are unparsed for each reason.
-        not_kept: how many are unparsed and were not kept, because there were very many.
+        not_kept: how many are unparsed and only counted, see :meth:`.Backend.fail`.
         seen: how many links were dropped, because they led to pages that were seen before.
     """
 

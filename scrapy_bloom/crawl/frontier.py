@@ -334,7 +334,8 @@ class Frontier:
         elif not page.waiters:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
         if taken is None:
-            self._memory.end(page, failed=reason is not None and not unparsed)
+            failed = reason is not None and not unparsed
+            self._memory.end(page, failed=failed, unparsed=unparsed)
         if page.way and page.state is not State.REPLACED:
             for link in self._judge.links.pop(page.way):
                 if reason is not None and not unparsed:  # nothing else may lead there any more

@@ -1,7 +1,8 @@
 """Requests that are only in memory, because they cannot be stored: their callback is a lambda, say.
 
 Only the pages that led to one can yield it again, so none of them is done before it is, and its
-mark is withheld: the next run does not know it.
+mark is withheld: the next run does not know it. One that is unparsed is only counted, so the next
+run does not know it either.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_bloom.crawl.later import Waiting
 from scrapy_bloom.crawl.outcomes import APART
-from scrapy_bloom.crawl.page import Page
+from scrapy_bloom.crawl.page import Page, State
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -45,6 +46,7 @@ class Memory:
         self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
         self._waiting: Waiting[Request] = Waiting()
         self._failed: deque[tuple[float, bytes, Page]] = deque()
+        self._unparsed: set[Page] = set()  # pages of which redirects or retries have made such
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -124,14 +126,20 @@ class Memory:
         """When the next one's time comes; infinite if none waits for it."""
         return self._waiting.next_due
 
-    def end(self, page: Page, *, failed: bool) -> None:
-        """Record that a page has ended: its mark is withheld no longer, unless it has failed."""
+    def end(self, page: Page, *, failed: bool = False, unparsed: bool = False) -> None:
+        """Record that a page has ended: if it is done, its mark is withheld no longer."""
+        if unparsed or page in self._unparsed:
+            unparsed = True
+            self._unparsed.discard(page)
+            made_of = (each for each in page.waiters if each.state is State.REPLACED)
+            self._unparsed.update(each for each in made_of if each.taken is None)
         if page.mark is None:
             return
         if failed:
             self._failed.append((time.monotonic() + APART, page.mark, page))
-        else:
-            self._in_flight.waits.drop(page.mark, page)
+            return
+        self._in_flight.waits.drop(page.mark, page)
+        if not unparsed:
             self._backend.withhold([page.mark], is_over=True)
 
     def free_failed(self) -> None:
@@ -139,4 +147,4 @@ class Memory:
         while self._failed and self._failed[0][0] <= time.monotonic():
             _, mark, page = self._failed.popleft()
             self._backend.forget_many([mark])
-            self.end(page, failed=False)
+            self.end(page)

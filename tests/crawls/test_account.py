@@ -321,6 +321,19 @@ async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(crawl
     assert spider.crawler.stats.get_value("bloom/failed/503") is None
 
 
+async def test_what_is_unparsed_and_only_in_memory_is_not_seen_in_the_next_run(crawl_daily):
+    """It was marked and stored nowhere, also what was redirected there, so nothing fetched it."""
+
+    class Lambdas(Parsing):
+        def request(self, response, href):
+            return response.follow(href, lambda page: self.parse(page))  # noqa: PLW0108
+
+    unparsed = fan(wall=403, moved="/gone") | {"/gone": 404}, {"done": 1, "not kept": 2}
+    mended = fan("wall", "moved"), {"done": 3, "not kept": 2}
+    spider, _ = await crawl_daily(Lambdas, unparsed, mended)
+    assert len(spider.parsed) == 3
+
+
 def test_whatever_an_exception_says_can_be_written():
     """JSON may have half an emoji."""
     assert Reason.of(ValueError("not \ud83d")).message == "not ?"
