@@ -338,7 +338,7 @@ class Frontier:
             self._memory.end(page, failed=failed, unparsed=unparsed)
         if page.way and page.state is not State.REPLACED:
             for link in self._judge.links.pop(page.way):
-                if reason is not None and not unparsed:  # nothing else may lead there any more
+                if reason is not None:  # what led there may lead elsewhere when it comes again
                     self.enqueue(link)
         if reason is not None:
             self._report.ended(reason.kind, unparsed=unparsed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from scrapy_bloom.crawl.history import CHAIN
 from scrapy_bloom.crawl.serialize import write_fields
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class FirstLinks:
         if self._links.get(mark, (link,))[0] is not None:
             return
         try:
-            kept = link.replace(dont_filter=True)
+            # As a retry: only it is let through, and not where it is redirected.
+            kept = link.replace(dont_filter=True, meta={**link.meta, CHAIN: [mark.hex()]})
         except Exception:  # its class may take other arguments
             return
         try:
