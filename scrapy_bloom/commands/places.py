@@ -29,7 +29,7 @@ class Place(NamedTuple):
     """Where a page is. Times are in seconds since 1970.
 
     Attributes:
-        state: ``unknown``, ``waiting``, ``in flight``, ``waiting or in flight``, ``failed``,
+        state: ``not seen``, ``waiting``, ``in flight``, ``waiting or in flight``, ``failed``,
             ``unparsed``, ``done``; or ``seen`` if the requests of a filter are not beside it.
         not_before: when it may be sent; 0 if it need not wait for a time.
         worker: which one has it in flight.

@@ -25,7 +25,7 @@ add_arguments = pages.add_arguments
 
 
 def run(args: Namespace, project: Project) -> int:
-    """Print for each page where it is; return 1 if one is unknown, or a line was invalid."""
+    """Print for each page where it is; return 1 if one is not seen, or a line was invalid."""
     unknown = bad = known = 0
     target, given = pages.target_and_pages(args, project)
     with target.view() as view:
@@ -38,7 +38,7 @@ def run(args: Namespace, project: Project) -> int:
         with target.view() as view:  # not while lines are awaited: it would keep SQLite's log
             places = _places(view, [page.fingerprint for page in valid], fingerprinter)
         _show(args, zip(valid, places, strict=True), fingerprinter, first=not known + unknown)
-        none = sum(place.state == "unknown" for place in places)
+        none = sum(place.state == "not seen" for place in places)
         unknown, known = unknown + none, known + len(places) - none
         bad += len(batch) - len(valid)
     pages.note_skipped(bad, known + unknown + bad)
@@ -50,11 +50,11 @@ def _places(
 ) -> list[Place]:
     """Return where some pages are.
 
-    Their marks are asked for first: a page that is done meanwhile is no unknown one.
+    Their marks are asked for first: one that is done meanwhile is not called unseen.
     """
     rest = "seen" if view.requests is None else "done"
     states = {
-        mark: Place(rest if known or start_page(mark) in view.starts else "unknown")
+        mark: Place(rest if known or start_page(mark) in view.starts else "not seen")
         for mark, known in zip(marks, view.knows(marks), strict=True)
     }
     missing = set(states)

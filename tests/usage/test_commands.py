@@ -377,7 +377,7 @@ def test_each_of_many_lines_is_answered_or_reported(bloom):
     text = "\n".join([*lines, "ab" * 9]).encode()
     code, answers, errors = bloom("why job -", stdin=text)
     assert (code, len(answers)) == (1, 1 + 12_000 - 3)
-    assert {line.split()[1] for line in answers[1:]} == {"unknown"}
+    assert {" ".join(line.split()[1:]) for line in answers[1:]} == {"not seen"}
     assert errors[0].startswith("line 1: 'no url 0': Missing scheme")
     assert "expected 40 hexadecimal digits, not 18" in errors[3]
     assert errors[4] == "skipped 4 of 12,001 lines"

@@ -92,7 +92,7 @@ def test_a_job_says_where_each_page_is(bloom):
         *("waiting", "waiting", "waiting, not before @900"),
         f"failed @0: 503; {AGAIN}",
         f"unparsed @0: ValueError in parse: no price; {GIVEN_UP}",
-        *("done", "done", "unknown"),
+        *("done", "done", "not seen"),
     ]
     _, lines, _ = bloom("why kept http://busy.test/")
     assert lines[1].endswith("waiting")
@@ -123,7 +123,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
         f"failed @0 at worker {name}: 503; {AGAIN}",
         *["waiting"] * 3,
         "waiting, not before @900",
-        "unknown",
+        "not seen",
     ]
     redis.worker.call(Call(holds={b"books.test": time.monotonic() + 300}))
     (held,) = told(bloom, redis.target, "b")
