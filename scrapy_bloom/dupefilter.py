@@ -141,7 +141,7 @@ class BloomDupeFilter:
             self.report, BloomError("The spider has closed, and so has its filter.")
         )
         if closing is None or checks is None:
-            self.report.closed(reason)
+            self.report.closed(reason, shared_queue=self._shared_queue)
             return
         lost = [*unstored(scheduler_with(self, self._crawler))]
         for request in lost:
@@ -154,7 +154,7 @@ class BloomDupeFilter:
                 f" callbacks."
             )
         closing.close()
-        self.report.closed(reason)
+        self.report.closed(reason, shared_queue=self._shared_queue)
 
     def clear(self) -> None:
         """Empty the filter before scrapy-redis empties its queue. Never raises.

@@ -205,28 +205,35 @@ class Report:
             f"{counted(waiting, 'request')} waiting{change}",
             *((f"{later:,} of them for a time",) if later else ()),
             *others,
-            self._loss(),
+            self._loss("expected loss"),
         )
         self.log(logging.INFO, "%s: %s", self._noun, ", ".join(words))
 
-    def closed(self, reason: str = "") -> None:
+    def closed(self, reason: str = "", *, shared_queue: bool = False) -> None:
         """Log a summary of this run, unless the crawl was refused.
 
         :param reason: why the spider closes.
+        :param shared_queue: whether another scheduler shares its requests with other workers.
         """
         self.flush()
         checked = self._get(stats.CHECKED)
         if not (self._opened or checked):
             return
         account = None if self._ends else self.account  # else it is not known what is stored
-        text = str(account.with_failed(self.unlisted)) if account is not None else ""
-        if account is None:
+        in_redis = is_in_redis(self._crawler.settings, shared_queue=shared_queue)
+        if account is None:  # nor what has failed, or others have to do
+            what, loss = "Worker" if in_redis else "Crawl", "false positives may have cost"
             text = f"{self._marks()}, {counted(checked, 'link')} checked"
             text += f", {self._get(stats.NEW):,} of them new"
+        else:
+            what, loss = "Crawl", "expected loss"
+            text = str(account.with_failed(self.unlisted))
         # For other workers, or another run.
         left = account is not None and (account.waiting or not self.through)
         ended = "finished" if reason == "finished" and not left else "stopped"
-        self.once(logging.INFO, "Crawl %s: %s; %s%s.", ended, text, self._fetched(), self._loss())
+        fetched = self._fetched("worker" if in_redis else "run")
+        said = what, ended, text, fetched, self._loss(loss)
+        self.once(logging.INFO, "%s %s: %s; %s%s.", *said)
         if reason == "finished" and account is not None and not account.pages:
             self.warn(
                 "Nothing was fetched: the spider has yielded no request. Its start() must yield"
@@ -234,20 +241,19 @@ class Report:
                 " version of Scrapy."
             )
 
-    def _fetched(self) -> str:
+    def _fetched(self, here: str) -> str:
         """Say how many responses came here, unless Scrapy does not count them."""
         if self._collect("get_value", "start_time", None) is None:
             return ""
         responses = self._collect("get_value", "response_received_count", 0)
         robots = self._collect("get_value", "robotstxt/response_count", 0)
-        here = "worker" if is_in_redis(self._crawler.settings) else "run"
         return f"this {here} received {counted(responses - robots, 'response')}; "
 
     def _marks(self) -> str:
         return counted(self._get(stats.FROM_INFO["items"]), "mark")
 
-    def _loss(self) -> str:
-        return f"expected loss {self._get(stats.FROM_INFO['expected_lost']):.1f} pages"
+    def _loss(self, what: str) -> str:
+        return f"{what} {self._get(stats.FROM_INFO['expected_lost']):.1f} pages"
 
     def fetched_again(self, count: int) -> None:
         """Log that this run puts failed requests of earlier runs back."""
