@@ -233,8 +233,7 @@ class Scheduler(ScrapyScheduler):
 
     def _log_progress(self) -> None:
         if self._frontier is not None:
-            self.df.report.describe(self._frontier.info())
-            self.df.report.progress(len(self._frontier), *self._frontier.describe())
+            self._frontier.log_progress()
             self._progress.set(self._interval)
 
     async def _open_local(self, crawl: Crawl, folder: Path, *, unclean: bool) -> Backend:

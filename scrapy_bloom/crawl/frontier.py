@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -41,13 +41,11 @@ from scrapy_bloom.values import LONGEST, counted
 
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
-    from scrapy_bloom.filter.info import FilterInfo
 
 MOST_UNSAID: Final = 4 << 20
 """With more bytes of requests that are only in memory until an exchange, nothing is sent but what
 can never be stored, and ``start()`` has to wait: each page would lead to more of them."""
 
-_TIMES: Final = 3  # an error that nobody expects ends the crawl when it comes so often in a minute
 _PAUSE: Final = 0.05  # seconds after which a paused start(), or an idle spider, looks again
 
 
@@ -80,16 +78,13 @@ class Frontier:
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
-        self._errors: list[tuple[float, type[Exception]]] = []  # that nobody expects, and when
+        wishes = self.forget, self.hold, self._judge.seen
+        self._wishes = [*zip(wishes, (forget_page, hold_slot, seen_page), strict=True)]
         for do, signal in self._wishes:
             crawler.signals.connect(do, signal=signal)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
         crawler.signals.connect(self._arm, signal=signals.spider_opened)
         engine.wrap_start(self._paused)
-
-    @property
-    def _wishes(self) -> tuple[tuple[Callable[..., bool | None], object], ...]:
-        return (self.forget, forget_page), (self.hold, hold_slot), (self._judge.seen, seen_page)
 
     def __len__(self) -> int:
         """Return how many requests are waiting, as far as is known."""
@@ -119,7 +114,9 @@ class Frontier:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
                 verdict = self._judge.check(request, partial(self._offer, request, due))
             if verdict is EXEMPT or verdict is ERROR:  # no mark, or one that is there
-                verdict = self._let_through(request, due)
+                answer, verdict = self._offer(request, due, None, None), NEW
+                if isinstance(answer, Deferred):
+                    verdict = answer.addCallback(lambda _: NEW)
         except Unstorable as error:
             self._memory.keep(request, error, due)
         else:
@@ -138,11 +135,6 @@ class Frontier:
         if due:
             self._await_due()
         return True
-
-    def _let_through(self, request: Request, due: float) -> Verdict | Deferred[Verdict]:
-        """Offer a request without a mark."""
-        answer = self._offer(request, due, None, None)
-        return answer.addCallback(lambda _: NEW) if isinstance(answer, Deferred) else NEW
 
     def next(self) -> Request | None:
         """Return the next request to send; those that could not be stored come first.
@@ -202,16 +194,13 @@ class Frontier:
         """Return until when a request on its way must wait, 0 if it need not."""
         return self._backend.held_until(request) if self._engine.is_downloading(request) else 0.0
 
-    def info(self) -> FilterInfo:
-        """Return the state of the filter."""
-        return self._backend.info()
-
-    def describe(self) -> tuple[str, ...]:
-        """Return what else is known, as phrases."""
-        here = " here" if self._backend.shared else ""
-        failed = self._backend.account().failed
+    def log_progress(self) -> None:
+        """Log how far the crawl is, and bring the stats of the filter up to date."""
+        backend, report, failed = self._backend, self._report, self._backend.account().failed
+        in_flight = f"{len(self._in_flight):,} in flight{' here' if backend.shared else ''}"
         some = (f"{failed:,} failed",) if failed else ()
-        return f"{len(self._in_flight):,} in flight{here}", *self._backend.describe(), *some
+        report.describe(backend.info())
+        report.progress(len(self), in_flight, *backend.describe(), *some)
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
@@ -281,8 +270,9 @@ class Frontier:
             here.note_stored(request, origin)
         if origin is None:
             self._ledger.answer(question)
-        else:
-            self._add_ended(here.end([origin]))
+        elif ended := here.end([origin]):
+            self._collect(ended)
+            self._arm()
         if verdict is not SEEN:
             self._inc("scheduler/enqueued")
             self._inc(self._enqueued)
@@ -297,12 +287,6 @@ class Frontier:
         before = len(self._in_flight)
         self._collect(self._in_flight.pop_ended())
         self._backend.note_ended(before - len(self._in_flight))
-
-    def _add_ended(self, ended: list[Page]) -> None:
-        """Release pages that have ended for another reason."""
-        if ended:
-            self._collect(ended)
-            self._arm()
 
     def _collect(self, ended: list[Page]) -> None:
         for page in ended:
@@ -334,8 +318,7 @@ class Frontier:
         elif not page.waiters:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
         if taken is None:
-            failed = reason is not None and not unparsed
-            self._memory.end(page, failed=failed, unparsed=unparsed)
+            self._memory.end(page, failed=reason is not None and not unparsed, unparsed=unparsed)
         if page.way and page.state is not State.REPLACED:
             for link in self._judge.links.pop(page.way):
                 if reason is not None:  # what led there may lead elsewhere when it comes again
@@ -414,23 +397,10 @@ class Frontier:
             if worked:
                 self._items.committed(at_once=self._closing)
         except Exception as error:  # what was not written stays in memory
-            self._note_unexpected(error)
+            if (last := self._report.unexpected(error)) is not None:
+                self._backend.give_up(last)
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
-
-    def _note_unexpected(self, error: Exception) -> None:
-        """Log an error that nobody expects. It ends the crawl if it comes again and again."""
-        self._report.unexpected(error)
-        now, kind = time.monotonic(), type(error)
-        self._errors = [(at, each) for at, each in self._errors if at > now - 60] + [(now, kind)]
-        if [each for _, each in self._errors].count(kind) >= _TIMES:
-            self._backend.give_up(
-                StateError(
-                    f"The same error came {_TIMES} times within a minute ({error!r}), so nothing"
-                    f" more is written. Start the crawl again: it resumes from what was written"
-                    f" last."
-                )
-            )
 
     def _note_closing(self) -> None:
         """Put back what was not sent when the spider begins to close; log what it waits for.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.scrapy.crawler import close_spider, exit_with_error_code
-from scrapy_bloom.errors import BloomError
+from scrapy_bloom.errors import BloomError, StateError
 from scrapy_bloom.settings import Settings, is_in_redis
 from scrapy_bloom.values import counted, visible, write_size, write_span
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy_bloom.stats import Stat
 
 logger = logging.getLogger(__name__)
+
+_TIMES: Final = 3  # an error that nobody expects ends the crawl when it comes so often in a minute
 
 
 class Verdict(Enum):
@@ -77,6 +79,7 @@ class Report:
         self.through = False
         self.unlisted: Counter[str] = Counter()
         self._said: set[str] = set()
+        self._errors: list[tuple[float, type[Exception]]] = []  # that nobody expects, and when
 
     # Stats
 
@@ -274,14 +277,25 @@ class Report:
                 failure=error,
             )
 
-    def unexpected(self, error: Exception) -> None:
-        """Count an error that nobody expects, and log the first one of a crawl."""
+    def unexpected(self, error: Exception) -> StateError | None:
+        """Count an error that nobody expects, and log the first one of a crawl.
+
+        :returns: what ends the crawl, if the same came again and again.
+        """
         self.add(stats.COMMIT_ERRORS)
         self.once(
             logging.ERROR,
             "Unexpected error: %s. The crawl continues and retries.",
             error,
             failure=error,
+        )
+        now, kind = time.monotonic(), type(error)
+        self._errors = [(at, each) for at, each in self._errors if at > now - 60] + [(now, kind)]
+        if [each for _, each in self._errors].count(kind) < _TIMES:
+            return None
+        return StateError(
+            f"The same error came {_TIMES} times within a minute ({error!r}), so nothing more is"
+            f" written. Start the crawl again: it resumes from what was written last."
         )
 
     def not_forgotten(self, request: Request, error: Exception) -> None:
