@@ -4,7 +4,8 @@
 -- local filter. The bit after a key's blocks gives it its full size.
 --
 --   PROBE_BYTES         the size of a probe
---   is_in(slice, item)  whether a slice has the item with this probe
+--   is_in_any(slices, item, last, since)
+--                       whether any slice has it: of those up to `last` that began since a time, if these are given
 --   put(slice, item)    adds it to a slice; returns whether its bits were there
 --
 -- Variables instead of tables, which would take a fifth more of the server's time, and local ones instead of
@@ -64,6 +65,13 @@ end
 -- Whether a slice has an item that was not forgotten.
 local function is_in(slice, item)
   return has(slice, item) and (slice.again == 0 or call('SISMEMBER', slice.name .. 'again', item) == 0)
+end
+
+local function is_in_any(slices, item, last, since)
+  for i = last or #slices, 1, -1 do
+    if (not since or slices[i].since >= since) and is_in(slices[i], item) then return true end
+  end
+  return false
 end
 
 local function put(slice, item)

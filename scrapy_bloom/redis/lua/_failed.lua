@@ -6,7 +6,6 @@
 --   4 bytes, a length; so many bytes of JSON: kind, message, date, tries, worker, whether it is unparsed, marks of where
 --   its redirects led; the head of the request
 local HOUR, MOST_KINDS, MOST_STARTS = 3600 * SECOND, 100, 100000
-local SIZE = 32  -- of a probe, see _bits.lua
 local COUNTS = {[failed] = reasons, [unparsed] = decisions}
 local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
@@ -22,14 +21,20 @@ local function tally(key, kind, by)
   return kind
 end
 
+-- Return what a row counts as, its JSON, and the head of the request.
+local function read_row(value)
+  local kind, at = struct.unpack('>Hc0', value)
+  local why, from = struct.unpack('>Ic0', value, at)
+  return kind, why, value:sub(from)
+end
+
 -- Take a row from a list; return the head that it has, nil if it is not there.
 local function unlist(place, key, value)
   if not value or call('HDEL', place, key) == 0 then return nil end
-  local kind, at = struct.unpack('>Hc0', value)
+  local kind, _, head = read_row(value)
   tally(COUNTS[place], kind, -1)
   if place == failed then call('ZREM', dates, key) else call('HDEL', led, key) end
-  local length, from = struct.unpack('>I', value, at)
-  return value:sub(from + length)
+  return head
 end
 
 -- Likewise, from whichever list it is on.
@@ -61,10 +66,9 @@ end
 
 -- Let an unparsed request fail, as if it had before this run. The byte behind its slot has its worker count that.
 local function let_fail(key, value)
-  local kind, at = struct.unpack('>Hc0', value)
-  local length, from = struct.unpack('>I', value, at)
-  local why = value:sub(from, from + length - 1):gsub('true, %[[^%[%]]*%]%]$', 'false, []]')
-  local head = unlist(unparsed, key, value)
+  local kind, why, head = read_row(value)
+  why = why:gsub('true, %[[^%[%]]*%]%]$', 'false, []]')
+  unlist(unparsed, key, value)
   local slot = head:sub(1, 2 + #slot_of(head))
   list(failed, key, kind, struct.pack('>I', #why) .. why .. slot .. '\1' .. head:sub(#slot + 2))
   call('ZADD', dates, '0', key)
@@ -112,18 +116,18 @@ end
 -- Look, a portion with each call, for what was redirected to seen pages which have failed and are not known any more:
 -- that has failed, too. So have then others that were redirected where it was, which the next look finds.
 --
--- `position` is that of the header; `is_known` and `forget` are given probes, one or several.
-local function look(position, is_known, forget)
+-- `position` is that of the header; `is_known` and `forget` are given probes of a size, one or several.
+local function look(position, size, is_known, forget)
   if not position then return end
   local cursor, since = position:match('^(%d+) (%d+)$')
   local portion, some = call('HSCAN', led, cursor, 'COUNT', PORTION), 0
   for i = 1, #portion[2], 2 do
     local key, way = portion[2][i], portion[2][i + 1]
-    local last, value = way:sub(-SIZE), call('HGET', unparsed, portion[2][i])
+    local last, value = way:sub(-size), call('HGET', unparsed, portion[2][i])
     if value and call('ZSCORE', lost, last) and not is_known(last) then
       if some == MOVED then return end
       some = some + 1
-      for at = 1, #way - SIZE, SIZE do call('ZADD', lost, format_time(clock), way:sub(at, at + SIZE - 1)) end
+      for at = 1, #way - size, size do call('ZADD', lost, format_time(clock), way:sub(at, at + size - 1)) end
       forget(way)
       let_fail(key, value)
     end

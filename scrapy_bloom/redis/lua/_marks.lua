@@ -58,13 +58,6 @@ end
 
 local item  -- the probe of the current one, as it is in `again` and `ages`
 
-local function is_there(since)
-  for i = #slices - 1, 1, -1 do
-    if slices[i].since >= since and is_in(slices[i], item) then return true end
-  end
-  return false
-end
-
 -- Whether the item was let through less than `age` seconds ago.
 local function is_fresh(age)
   for i = #slices, 1, -1 do
@@ -94,7 +87,7 @@ local function mark(age)
     if is_fresh(age) then return true end
     call('HSET', newest.name .. 'ages', item, format('%.6f', now))
   end
-  if #slices > 1 and is_there(age and newest.since or 0) then return not age end
+  if #slices > 1 and is_in_any(slices, item, #slices - 1, age and newest.since) then return not age end
   local seen = put(newest, item)
   if not seen then newest.items = newest.items + 1 end
   if newest.again > 0 and call('SREM', newest.name .. 'again', item) == 1 then

@@ -7,13 +7,6 @@ if fields[1] ~= ARGV[1] then return other_epoch(ARGV[1], fields[4]) end
 local slices, probes, digits = divide(read_slices(fields[2], ARGV[1]), tonumber(fields[3])), ARGV[2], {}
 for at = 1, #probes, PROBE_BYTES do
   local item = probes:sub(at, at + PROBE_BYTES - 1)
-  local digit = '0'
-  for i = #slices, 1, -1 do
-    if is_in(slices[i], item) then
-      digit = '1'
-      break
-    end
-  end
-  digits[#digits + 1] = digit
+  digits[#digits + 1] = is_in_any(slices, item) and '1' or '0'
 end
 return {'ok', table.concat(digits)}

@@ -127,12 +127,7 @@ local function settle()
   forget_all(said.ways .. note_failed(worker, said.failures, said.most_unparsed))
 end
 
-local function is_known(probe)
-  for _, slice in ipairs(slices) do
-    if is_in(slice, probe) then return true end
-  end
-  return false
-end
+local function is_known(probe) return is_in_any(slices, probe) end
 
 -- Queue the requests of entries that are new, and those of entries without a probe.
 local function push()
@@ -210,7 +205,7 @@ local function carry_out()
   restore(said.restored)
   for _, field in ipairs(fields_of(worker, said.back)) do put_back(field, 0, said.most) end
   refuse(worker, said.unreadable)
-  look(said.comes and call('HGET', header, 'look') or there.look, is_known, forget_all)
+  look(said.comes and call('HGET', header, 'look') or there.look, PROBE_BYTES, is_known, forget_all)
   -- settle() has forgotten where redirects of failed pages led: another link to there in this call is new. And only new
   -- pages are queued. A start request that ends and comes again has ended before it comes.
   local marking = #said.probes > 0 or has_forgotten
