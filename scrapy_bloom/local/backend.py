@@ -136,10 +136,13 @@ class LocalBackend(Backend):
         ):
             return True
         start = self._start_of(request) if mark is None else b""
-        if start and self._is_there(start, request):
+        before = self._store.starts[start] if start else None
+        if start and self._is_there(before, start, request):
             return False
         try:
             self._queues.push(request, not_before)
+            if before == 0:
+                self._count(NOT_KEPT, -1)
         except Exception as error:
             raise Unstorable(error, request, write_fields) from error
         finally:
@@ -147,17 +150,16 @@ class LocalBackend(Backend):
                 self._changed()
         return False
 
-    def _is_there(self, start: bytes, request: Request) -> bool:
+    def _is_there(self, row: int | None, start: bytes, request: Request) -> bool:
         """Return whether a start request of an earlier run is not done yet.
 
         Otherwise this one takes its place: that counts no more as what it did, and its failures
         count on.
         """
-        row = self._store.starts[start]
         if row and self._queues.has(row):
             return True
         request.meta[START] = start
-        failed = self._store.failed.take(row)
+        failed = self._store.failed.take(row) if row else None
         if failed is not None:
             with suppress(Exception):  # its parts may raise anything
                 request.meta[TRIES] = read_fields(failed.body)["meta"][TRIES]
@@ -231,7 +233,8 @@ class LocalBackend(Backend):
         return failed.unparsed
 
     def _note_not_kept(self, start: bytes) -> None:
-        self._count(NOT_KEPT, 1)
+        if not start or self._store.starts[start] != 0:  # else it counts already
+            self._count(NOT_KEPT, 1)
         if start:  # else it would be taken for one that is done
             self._store.starts[start] = 0
 

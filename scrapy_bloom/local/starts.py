@@ -30,12 +30,12 @@ class Starts:
         """Yield those in the file that are done."""
         return (id_ for (id_,) in self._database.execute(_DONE))
 
-    def __getitem__(self, id_: bytes) -> int:
-        """Return where one was last, 0 if it never came, or is only counted."""
+    def __getitem__(self, id_: bytes) -> int | None:
+        """Return where one was last, 0 if it is only counted, None if it never came."""
         if id_ in self._new:
             return self._new[id_]
         found = self._database.execute("SELECT row FROM starts WHERE id = ?", (id_,)).fetchone()
-        return int(found[0]) if found else 0
+        return int(found[0]) if found else None
 
     def __setitem__(self, id_: bytes, row: int) -> None:
         self._new[id_] = row
