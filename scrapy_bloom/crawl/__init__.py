@@ -5,8 +5,7 @@ keeps it until then. What the words mean:
 
 - *taken*: out of its queue and not done; *in flight* while the engine has it.
 - *origin*: the page that yielded a request.
-- *target*: where a page was redirected, or its retry.
-- *way*: marks of where the redirects of a page led. If it fails, they are forgotten.
+- *way*: marks of where the redirects of a page led, see ``redirects``.
 - *roots*: stored pages that led to a request which is only in memory.
 - *exchange*: a commit of a job, or a call to Redis. What it has not said yet is lost in a kill.
 
@@ -19,7 +18,8 @@ The rooms:
 - How a page ends: the table in ``page``; ``waits`` has what else it waits for, ``in_flight`` has
   those that were sent, and ``memory`` those that cannot be stored.
 - Outcomes: ``outcomes``; ``failed`` is what is listed of a page that failed, and ``account`` what
-  has become of all. ``redirects`` has those that were dropped as seen.
+  has become of all.
+- Redirects: ``redirects`` says what becomes of them, and has those that were dropped as seen.
 - Items: ``items`` hands them over before their page is done.
 - Later: ``later`` keeps what must wait, and knows which hosts are left alone.
 - Bytes: ``serialize`` writes and reads requests of a job directory. ``whose`` is which spider wrote

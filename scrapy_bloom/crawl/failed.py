@@ -41,10 +41,7 @@ class Failed(NamedTuple):
 
     @property
     def leads_to_seen(self) -> bool:
-        """Whether it is unparsed because it was redirected to a page that was seen, its way's last.
-
-        If that fails, this has failed, too.
-        """
+        """Whether it is unparsed as it was redirected to a page that was seen, its way's last."""
         return self.kind == REDIRECTED and bool(self.way) and not self.tries
 
     @classmethod

@@ -4,10 +4,9 @@ It is in the request's meta until there is a response, and then taken out: many 
 ``response.meta`` on. A middleware may have copied it to where it stays, so only what the downloader
 has made of a request is let have it.
 
-**Its chain.** A redirected request is not a duplicate of its own chain. A page may redirect to
-itself to set a cookie, or to another spelling of its own URL. Without this rule it would never be
-parsed: the first request marks the page, and the second is dropped. So what a downloader middleware
-makes of a request takes along the marks of the requests before it.
+**Its chain.** A redirected request is not a duplicate of its own chain: a page that redirects to
+itself, or to another spelling of its own URL, would never be parsed. So what a downloader
+middleware makes of a request takes along the marks of the requests before it.
 
 **Its original.** A page that fails after redirects is fetched again from where it began.
 

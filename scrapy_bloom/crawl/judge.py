@@ -47,9 +47,6 @@ class Forgettable(Protocol):
 class Judge:
     """Judges the requests of one crawl by what is marked.
 
-    If a page is forgotten, so are those whose redirects to it were dropped: they are marked, and
-    were never parsed.
-
     If a check fails, the verdict is ``ERROR``, and the page is fetched, perhaps twice, but never
     lost.
 
@@ -62,7 +59,7 @@ class Judge:
     Attributes:
         ledger: what has no answer yet.
         dropped: the redirects that were dropped.
-        links: those that were dropped while a redirect to the same page is under way.
+        links: the links that are kept because of redirects.
     """
 
     def __init__(
@@ -172,10 +169,7 @@ class Judge:
     # Forgetting
 
     def forget(self, request: Request) -> bool:
-        """Make the page of a request eligible again.
-
-        Pages that redirected to it are forgotten as well, even if those redirects were dropped.
-        """
+        """Make the page of a request eligible again, and the pages that redirected to it."""
         try:
             chain = self._identifier.chain_of(request)
             known = any(mark in self._marks for mark in chain)
@@ -186,10 +180,9 @@ class Judge:
         return known
 
     def withdraw(self, request: Request) -> None:
-        """Make the page of a request eligible again: it was new, and the request is lost.
+        """Likewise, as it was new, and the request is lost: only these lead to it.
 
-        The pages that redirected to it are forgotten as well: only they lead to it. Raises whatever
-        the fingerprinter or the filter does.
+        Raises whatever the fingerprinter or the filter does.
         """
         for chains in self._following(self._identifier.chain_of(request)):
             for chain in chains:

@@ -1,4 +1,24 @@
-"""Where redirects have led: what was dropped as seen by that, and must not be lost with it."""
+"""What becomes of redirects: six ideas, and where each is. Page A is redirected to T.
+
+1. *Its chain.* T's request has the marks of the requests before it, see :mod:`.history`. If its own
+   is one of them, as with a page that sets a cookie, it is let through; else its mark decides.
+2. *Its way.* If T is new, its request stands for page A. If no callback gets it, A is listed, to be
+   fetched from where it began, with its way: the marks of where it was led. When A has failed, or
+   is put back, these are forgotten, as T may be found in another way.
+3. *Redirected to a seen page.* If T was seen, A is listed at once, unparsed, and T's mark ends its
+   way. Nothing waits for what becomes of T.
+4. *Astray.* If T has failed and nobody has marked it since, A has failed, too. A job asks that when
+   it opens and closes, see :meth:`.Store.fail_astray`; Redis when a run begins, see ``look`` in
+   ``_failed.lua``. Then A's way is forgotten, and pages that were redirected to there may follow.
+5. *Forgotten with it.* If T is forgotten or lost in this run, so are the pages whose redirects to T
+   were dropped: :class:`Dropped`. It also finds circles: each page in one was marked when another
+   was redirected to it, and the redirect that closes the circle fails.
+6. *The first link* to T that is dropped while T stands for A is kept: :class:`FirstLinks`. If no
+   callback gets T, A may lead elsewhere when it comes again, and the page with the link is done:
+   nothing would lead to T. So the link is let through, as a page of its own.
+
+5 and 6 are only in memory: a kill, a stop and other workers do not know them.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +44,7 @@ _UNKNOWN: Final = 1000  # bytes of what cannot be stored
 
 
 class Dropped:
-    """Redirects that were dropped as seen: whose marks lead where.
-
-    If that is forgotten, so are their pages.
-    """
+    """Redirects that were dropped as seen: whose marks lead where."""
 
     def __init__(self) -> None:
         # By mark of a page on the way: the target's mark, and the marks of all on the way.
@@ -61,11 +78,7 @@ class Dropped:
 
 
 class FirstLinks:
-    """The first link that was dropped to each page while a redirect there is under way.
-
-    If that page fails, its mark is forgotten and what redirected there is listed. Next time that
-    may lead elsewhere: then nothing leads there any more but this link, whose page is done.
-    """
+    """The first link that was dropped to each page while a redirect there is under way."""
 
     def __init__(self) -> None:
         # By mark of where a redirect has led: the link, if there is one, and its size.

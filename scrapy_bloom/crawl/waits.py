@@ -1,7 +1,4 @@
-"""Which pages wait for what is only in memory: only they can yield it again.
-
-Where redirects led that were dropped as seen nothing waits: see :mod:`.failed`.
-"""
+"""Which pages wait for what is only in memory: only they can yield it again."""
 
 from __future__ import annotations
 

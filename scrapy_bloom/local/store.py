@@ -246,8 +246,6 @@ class Store:
     def fail_astray(self) -> None:
         """Let what was redirected to seen pages fail if these have failed; commit that.
 
-        Where it was redirected before is forgotten, too, and so others may follow.
-
         :raises sqlite3.Error: as :meth:`commit` does.
         """
         if not self.failed.reasons.decisions[REDIRECTED]:
