@@ -309,6 +309,8 @@ class Frontier:
         if reason is not None and not self._retries:
             page.way += () if reason.to is None else (reason.to,)
             reason = reason._replace(unparsed=True, to=None)
+        if taken is None:
+            reason = self._memory.end(page, reason)
         unparsed = reason is not None and reason.unparsed
         if reason is None:
             ended = Ended.REPLACED if page.state is State.REPLACED else Ended.DONE
@@ -317,8 +319,6 @@ class Frontier:
             unparsed = self._backend.fail(taken, reason, page.way, page.start)
         elif not page.waiters:  # else these have failed, too
             self._report.unlisted[reason.kind] += 1
-        if taken is None:
-            self._memory.end(page, failed=reason is not None and not unparsed, unparsed=unparsed)
         if page.way and page.state is not State.REPLACED:
             for link in self._judge.links.pop(page.way):
                 if reason is not None:  # what led there may lead elsewhere when it comes again

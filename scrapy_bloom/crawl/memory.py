@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from scrapy_bloom.crawl.backend import Backend
     from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.crawl.outcomes import Reason
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.serialize import Unstorable
 
@@ -46,7 +47,6 @@ class Memory:
         self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
         self._waiting: Waiting[Request] = Waiting()
         self._failed: deque[tuple[float, bytes, Page]] = deque()
-        self._unparsed: set[Page] = set()  # pages of which redirects or retries have made such
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -126,25 +126,28 @@ class Memory:
         """When the next one's time comes; infinite if none waits for it."""
         return self._waiting.next_due
 
-    def end(self, page: Page, *, failed: bool = False, unparsed: bool = False) -> None:
-        """Record that a page has ended: if it is done, its mark is withheld no longer."""
-        if unparsed or page in self._unparsed:
-            unparsed = True
-            self._unparsed.discard(page)
-            made_of = (each for each in page.waiters if each.state is State.REPLACED)
-            self._unparsed.update(each for each in made_of if each.taken is None)
-        if page.mark is None:
-            return
-        if failed:
-            self._failed.append((time.monotonic() + APART, page.mark, page))
-            return
-        self._in_flight.waits.drop(page.mark, page)
-        if not unparsed:
-            self._backend.withhold([page.mark], is_over=True)
+    def end(self, page: Page, reason: Reason | None) -> Reason | None:
+        """Record that a page has ended: if it is done, its mark is withheld no longer.
+
+        :param reason: why it has failed or is unparsed, None if it is neither.
+        :returns: the same; None if the page ends so instead that it was made of, and counts.
+        """
+        if page.mark is not None:
+            if reason is not None and not reason.unparsed:
+                self._failed.append((time.monotonic() + APART, page.mark, page))
+            else:
+                self._in_flight.waits.drop(page.mark, page)
+            if reason is None:
+                self._backend.withhold([page.mark], is_over=True)
+        for origin in page.waiters[:1]:
+            if reason is not None and reason.unparsed and origin.state is State.REPLACED:
+                origin.state, origin.reason = page.state, reason
+                page.state, reason = State.REPLACED, None
+        return reason
 
     def free_failed(self) -> None:
         """Make pages eligible again that failed an hour ago."""
         while self._failed and self._failed[0][0] <= time.monotonic():
             _, mark, page = self._failed.popleft()
             self._backend.forget_many([mark])
-            self.end(page)
+            self.end(page, None)
