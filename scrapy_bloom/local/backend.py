@@ -221,7 +221,8 @@ class LocalBackend(Backend):
     ) -> bool:
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
-            self._note_not_kept(start)
+            if not start or self._store.starts[start] != 0:  # else it counts already
+                self._note_not_kept(start)
             return True
         failed = Failed.of(taken.body, reason, time.time(), way=way)
         if way and not failed.unparsed:
@@ -233,8 +234,7 @@ class LocalBackend(Backend):
         return failed.unparsed
 
     def _note_not_kept(self, start: bytes) -> None:
-        if not start or self._store.starts[start] != 0:  # else it counts already
-            self._count(NOT_KEPT, 1)
+        self._count(NOT_KEPT, 1)
         if start:  # else it would be taken for one that is done
             self._store.starts[start] = 0
 
