@@ -132,7 +132,7 @@ class Judge:
         return self._let_through(request, mark)
 
     def _let_through(self, request: Request, mark: bytes) -> Verdict:
-        """Return the verdict on a new request; note a redirect, whose target may yet fail."""
+        """Return the verdict on a new request; note a redirect: no callback may get its target."""
         if CHAIN in request.meta:
             self.links.expect(mark)
         self._report.count(NEW)
