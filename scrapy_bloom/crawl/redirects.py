@@ -15,7 +15,8 @@
    was redirected to it, and the redirect that closes the circle fails.
 6. *The first link* to T that is dropped while T stands for A is kept: :class:`FirstLinks`. If no
    callback gets T, A may lead elsewhere when it comes again, and the page with the link is done:
-   nothing would lead to T. So the link is let through, as a page of its own.
+   nothing would lead to T. So the link is let through, as a page of its own. If A is unparsed, T
+   stays seen, and later links are dropped: a thousand pages may be redirected to one 404.
 
 5 and 6 are only in memory: a kill, a stop and other workers do not know them.
 """
