@@ -1,11 +1,11 @@
-"""What each backend of the port does: those of the package, and one that was written for this."""
+"""What each backend of the port does, whatever it keeps a crawl in."""
 
 import time
 from math import inf
 
 import pytest
 from pytest_twisted import async_yield_fixture
-from support.backends import HOUR, BySlot, InRedis, JobDirectory, Memory, Moved, Pages
+from support.backends import HOUR, BySlot, InRedis, JobDirectory, Moved, Pages
 from support.queues import mark_of
 
 from scrapy_bloom import stats
@@ -16,7 +16,6 @@ from scrapy_bloom.errors import StateError
 
 @async_yield_fixture(
     params=[
-        Memory,
         JobDirectory,
         BySlot,
         pytest.param(InRedis, marks=[pytest.mark.redis, pytest.mark.server]),
@@ -44,10 +43,7 @@ async def again(crawl, how, **options):
     return crawl.run or await crawl.open(**options)
 
 
-BOUNDED = (
-    *("scrapy_bloom.local.failed", "scrapy_bloom.redis.wire", "scrapy_bloom.redis.reporting"),
-    "support.in_memory",
-)
+BOUNDED = "local.failed", "redis.wire", "redis.reporting"
 restarts = pytest.mark.parametrize("how", ["stop", "kill"])
 
 
@@ -257,7 +253,7 @@ async def test_pages_are_counted_by_how_they_end_and_why_they_fail(crawl, run):
 
 async def test_of_very_many_unparsed_pages_further_ones_are_only_counted(run, monkeypatch, caplog):
     for module in BOUNDED:
-        monkeypatch.setattr(f"{module}.MOST_UNPARSED", 2)
+        monkeypatch.setattr(f"scrapy_bloom.{module}.MOST_UNPARSED", 2)
     await run.offer(*"abcde")
     await run.take()
     for page in "abcd":
@@ -271,7 +267,7 @@ async def test_of_very_many_unparsed_pages_further_ones_are_only_counted(run, mo
 
 async def test_a_start_request_that_is_only_counted_was_not_done(crawl, monkeypatch):
     for module in BOUNDED:
-        monkeypatch.setattr(f"{module}.MOST_UNPARSED", 0)
+        monkeypatch.setattr(f"scrapy_bloom.{module}.MOST_UNPARSED", 0)
     for _ in range(3):
         run = await crawl.open(starts=True)
         await run.offer("s", filtered=False)

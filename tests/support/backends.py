@@ -1,4 +1,4 @@
-"""Backends behind their port, without an engine: in memory, in a job directory, in Redis.
+"""Backends behind their port, without an engine: in a job directory, in Redis.
 
 One more is a subclass of `Place`, and a parameter of the fixture in `contract/test_backends`.
 """
@@ -24,7 +24,6 @@ from scrapy_bloom.local.queue import QueueClasses
 from scrapy_bloom.redis.backend import RedisBackend
 from scrapy_bloom.redis.upkeep import SLOWEST_POLL
 from scrapy_bloom.settings import Settings
-from support.in_memory import InMemory
 from support.internals import clock_of_redis, queue_of
 from support.queues import let_die, mark_of
 
@@ -181,17 +180,6 @@ class Place:
     async def close(self):
         if self.run is not None:
             await self.kill()
-
-
-class Memory(Place):
-    state = b""
-
-    async def backend(self, crawl):
-        return InMemory(crawl, self)
-
-    @property
-    def size(self):
-        return len(self.state)
 
 
 class JobDirectory(Place):
