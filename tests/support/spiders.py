@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from hashlib import sha1
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
 from zlib import crc32
 
 import redis
@@ -139,17 +138,6 @@ class Hosts(ItemSpider):
     def request(self, response, href):
         host = crc32(href.encode()) % 60
         return response.follow(href, meta={"download_slot": f"host-{host}.test"})
-
-
-class Late(Follower):
-    """Waits for each link, and has it downloaded as if from a host, as its URL says."""
-
-    name = "late"
-
-    def request(self, response, href):
-        wishes = dict(parse_qsl(urlsplit(href).query))
-        meta = {"bloom_delay": wishes["wait"], "download_slot": wishes["host"]}
-        return response.follow(href, meta=meta)
 
 
 class Errors(ItemSpider):
