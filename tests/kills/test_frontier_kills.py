@@ -1,14 +1,12 @@
 """Processes killed at any moment, first runs and resumed ones: no page is lost, and no item."""
 
 import json
-import re
 from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 
 import pytest
 from scrapy.settings import default_settings
-from support.crawling import KEPT
 from support.kills import (
     CUTTING,
     ITEMS,
@@ -89,36 +87,6 @@ def test_nothing_is_lost_however_often_a_crawl_is_killed(project, feed, name):
         f"{name}: {kills} kills, {stops} stops, {again} pages again,"
         f" {items.total() - len(items)} items again, {dict(tally)}"
     )
-
-
-# What led to a page that was parsed meanwhile has failed for two more runs, an hour apart.
-UNFINISHED = re.compile(r"[1-9]\d* waiting|failed \((?!\d+ . redirected to seen pages\))")
-
-
-def test_what_fails_while_a_crawl_is_killed_is_parsed_by_the_next_runs(project, feed):
-    """A quarter of the pages answer 503 at first, a tenth of the callbacks raise once."""
-    been = project.folder / "been"
-    been.mkdir()
-    settings = {"FEEDS": json.dumps({str(feed): {"format": "jsonlines"}}), "spider": "shaky"}
-    settings |= {"RETRY_ENABLED": False, "SHAKY": been}
-    with StormySite(pages=60 + 60 * KILLS, links=6, seed=7) as site:
-        tally, stops = series(project, site, KILLS, 7, **settings)
-        runs = 0
-        while UNFINISHED.search(said := last_line(project)):
-            runs += 1
-            assert runs < 9, said
-            assert project.crawl(site, **settings, **KEPT).end() == 0
-        assert site.missed == set(), tally
-    # One that was parsed before a kill may be parsed again where a link has another spelling.
-    parsed = {site.page(url.removeprefix(site.url[:-1])) for url in items_in(feed)}
-    assert parsed == {*range(site.pages)}
-    print(f"failing: {tally.total()} kills, {stops} stops, {runs} runs after that")  # noqa: T201
-
-
-def last_line(project):
-    """Return the account of the last run."""
-    (said,) = re.findall("Crawl (?:stopped|finished): .*", project.runs[-1].log)
-    return said
 
 
 # Each item is in each feed once, and no line is broken. Pages that redirect to themselves are not

@@ -7,7 +7,6 @@ import signal
 import time
 from contextlib import suppress
 from hashlib import sha1
-from pathlib import Path
 from zlib import crc32
 
 import redis
@@ -182,20 +181,6 @@ class Ruled(CrawlSpider):
         return {"url": response.url}
 
     parse_start_url = parse_page
-
-
-class Shaky(ItemSpider):
-    """Fails for a tenth of its pages, each once in all runs: a folder remembers which."""
-
-    name = "shaky"
-
-    def parse(self, response):
-        number = crc32(response.url.encode())
-        been = Path(self.crawler.settings["SHAKY"]) / str(number)
-        if not (number % 10 or been.exists()):
-            been.touch()
-            raise ValueError("a page that the spider cannot bear")
-        yield from super().parse(response)
 
 
 # Shared by workers
