@@ -40,26 +40,14 @@ NO_REACTOR = (
     if hasattr(default_settings, "TWISTED_REACTOR_ENABLED")
     else {}
 )
-QUEUES = "scrapy.pqueues."
+ONE_QUEUE = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
 SERIES = {
     "plain": {"spider": "items"},
-    "breadth first, window": {"spider": "items", **FIFO, "BLOOM_WINDOW": "30d"},
-    "async callbacks, one queue": {
-        "spider": "waiting",
-        "SCHEDULER_PRIORITY_QUEUE": f"{QUEUES}ScrapyPriorityQueue",
-    },
-    "many hosts": {
-        "spider": "hosts",
-        "SCHEDULER_PRIORITY_QUEUE": f"{QUEUES}DownloaderAwarePriorityQueue",
-    },
+    "breadth first, window": {"spider": "items", **FIFO, **ONE_QUEUE, "BLOOM_WINDOW": "30d"},
     "lambdas": {"spider": "items", "arguments": {"unstorable": 2}},
-    "errors": {"spider": "errors"},
-    "retries, power": {"spider": "items", "BLOOM_COMMIT_SYNC": "machine"},
+    "errors": {"spider": "errors", "BLOOM_COMMIT_SYNC": "machine"},
     "crawl spider, no reactor": {"spider": "ruled", **NO_REACTOR},
 }
-STORMY = ("retries, power", "errors")
-ALSO = "async callbacks, one queue", "many hosts", "retries, power"
-"""Those that only `make kills` has."""
 
 
 @pytest.fixture
@@ -67,12 +55,10 @@ def feed(project):
     return project.folder / "items.jsonl"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SERIES]
-)
+@pytest.mark.parametrize("name", SERIES)
 def test_nothing_is_lost_however_often_a_crawl_is_killed(project, feed, name):
     settings = {"FEEDS": json.dumps({str(feed): {"format": "jsonlines"}}), **SERIES[name]}
-    kind = StormySite if name in STORMY else LocalSite
+    kind = StormySite if name == "errors" else LocalSite
     with kind(pages=PAGES, links=6, seed=len(name)) as site:
         tally, stops = series(project, site, KILLS, len(name), **settings)
         assert site.missed == set(), tally

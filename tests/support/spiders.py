@@ -7,16 +7,14 @@ import signal
 import time
 from contextlib import suppress
 from hashlib import sha1
-from zlib import crc32
 
 import redis
-from scrapy import Request
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
 import scrapy_bloom
-from support.crawling import Asked, Follower, close, download
+from support.crawling import Asked, Follower, close
 from support.internals import scheduler_of
 
 # For single tests
@@ -110,33 +108,6 @@ class Thrice(Follower):
         for number in range(3):
             yield {"url": response.url, "number": number, "text": 'a "quoted" text,\n' * 8}
             await asyncio.sleep(0.002)
-
-
-class Waiting(ItemSpider):
-    """Its callbacks wait, and its links come before and after that; some download more."""
-
-    name = "waiting"
-
-    async def parse(self, response):
-        links = response.css("a::attr(href)").getall()
-        for href in links[::2]:
-            yield response.follow(href)
-        await asyncio.sleep(0.02)
-        if len(links) % 3 == 0:
-            await download(self.crawler, Request(response.urljoin("/"), dont_filter=True))
-        for href in links[1::2]:
-            yield response.follow(href)
-        yield {"url": response.url}
-
-
-class Hosts(ItemSpider):
-    """Has its pages downloaded as if they were on sixty hosts."""
-
-    name = "hosts"
-
-    def request(self, response, href):
-        host = crc32(href.encode()) % 60
-        return response.follow(href, meta={"download_slot": f"host-{host}.test"})
 
 
 class Errors(ItemSpider):
