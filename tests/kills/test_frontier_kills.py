@@ -153,21 +153,6 @@ def test_without_what_the_commit_has_items_are_lost(project):
     assert not any(double for _, double, _ in found)
 
 
-def test_feeds_that_were_moved_away_after_a_kill_lose_nothing(project):
-    settings = settings_of(project)
-    lines, moved = (project.folder / name for name in ("items.jsonl", "moved"))
-    later = {"DIE": "support.kill_points:about_to_append:after:40"}  # there is more than one commit
-    with SteadySite(pages=60, links=6) as site:
-        assert project.crawl(site, environment=later, **settings).end() == -9
-        lines.rename(moved)
-        run = project.finish(site, **settings)
-        assert site.missed == set()
-    kept = project.job / "feeds" / "items.jsonl"
-    missing, _, broken = faults_in(site, lines, moved, kept)  # some may be in both of the last
-    assert (missing, broken) == (0, 0)
-    assert f"The feed {lines} is not as the last run left it" in run.log
-
-
 def test_what_others_append_to_a_feed_stays(project):
     """As the same spider does with other arguments, a job of its own and `-o items.jsonl`."""
     settings, path, foreign = settings_of(project), project.folder / "items.jsonl", b'{"of": 2}\n'

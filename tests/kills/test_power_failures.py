@@ -9,9 +9,8 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from support.crawling import KEPT
 from support.kills import KILLS, faults_in, feeds_in, until_delivered
-from testbed.localsite import LocalSite, SteadySite
+from testbed.localsite import SteadySite
 
 FAILURES = 2 * KILLS
 
@@ -52,18 +51,14 @@ def mounted(image):
         subprocess.run(["umount", folder], check=True)
 
 
-def fail(project, site, image, folder, settings, *, first, most):
+def fail(project, site, image, folder):
     """Let the power fail again and again while a crawl runs; return copies of the disk at each
     failure, with the hits of the site until then.
-
-    :param first: pages that the site delivers before the first failure.
-    :param most: and before each next one, at most.
     """
     dice, copies = random.Random(folder.name), []
-    run = project.crawl(site, **settings)
-    until_delivered(site, first, [run])
-    while not run.ended and len(copies) < AT_ONCE:
-        until_delivered(site, dice.randint(1, most), [run])
+    run = project.crawl(site, **settings_in(folder))
+    while len(copies) < AT_ONCE:
+        until_delivered(site, dice.randint(1, 20), [run])
         if run.ended:
             break
         copies.append((image.with_name(f"copy-{len(copies)}"), site.hits.copy()))
@@ -75,44 +70,14 @@ def fail(project, site, image, folder, settings, *, first, most):
     return copies
 
 
-def resumed(project, site, image, make_settings, **when):
-    """Resume a crawl after each of many power failures; yield the run, what was fetched before, and
-    the folder, which is gone after that.
+def settings_in(folder):
+    """Return the settings of a crawl with job and feeds in a folder, synced by each commit.
 
-    :param make_settings: given a folder on the disk, returns the settings of a crawl there.
+    There is a checkpoint with every few.
     """
-    failures = 0
-    with mounted(image) as disk:
-        while failures < FAILURES:
-            site.hits.clear()
-            folder = disk / str(failures)
-            folder.mkdir()
-            settings = make_settings(folder)
-            for copy, hits in fail(project, site, image, folder, settings, **when):
-                failures += 1
-                site.hits = hits.copy()
-                with mounted(copy):
-                    yield project.finish(site, **settings), hits, folder
-
-
-def test_a_crawl_resumes_after_each_power_failure_and_loses_no_page(project, image):
-    def settings(folder):
-        return {"JOBDIR": folder / "job", "DOWNLOAD_DELAY": 0.02, **KEPT}
-
-    failures = again = 0
-    with LocalSite(pages=700, links=6) as site:
-        # A checkpoint later.
-        for run, before, _ in resumed(project, site, image, settings, first=300, most=60):
-            failures += 1
-            assert site.missed == set(), run.log
-            again += sum(site.hits[page] > 1 for page in before)
-    print(f"{failures} power failures: {again} pages again")  # noqa: T201
-
-
-def once(folder):
-    """Return the settings of a crawl with job and feeds in a folder, synced by each commit."""
     settings = {"FEEDS": json.dumps(feeds_in(folder)), "JOBDIR": folder / "job", "spider": "thrice"}
-    return KEPT | settings | {"BLOOM_COMMIT_SYNC": "machine", "DOWNLOAD_DELAY": 0.01}
+    settings["SCHEDULER"] = "support.kill_points.Scheduler"
+    return settings | {"BLOOM_COMMIT_SYNC": "machine", "DOWNLOAD_DELAY": 0.01}
 
 
 def has_each_item_once(site, folder):
@@ -122,11 +87,19 @@ def has_each_item_once(site, folder):
 
 def test_each_item_is_there_once_after_each_power_failure(project, image):
     failures = cut = 0
-    with SteadySite(pages=120, links=6) as site:
-        for run, _, folder in resumed(project, site, image, once, first=0, most=20):
-            failures += 1
-            assert has_each_item_once(site, folder)
-            cut += "the last run ended before it had" in run.log
+    with SteadySite(pages=120, links=6) as site, mounted(image) as disk:
+        while failures < FAILURES:
+            site.hits.clear()
+            folder = disk / str(failures)
+            folder.mkdir()
+            for copy, hits in fail(project, site, image, folder):
+                failures += 1
+                site.hits = hits
+                with mounted(copy):
+                    run = project.finish(site, **settings_in(folder))
+                    assert site.missed == set()
+                    assert has_each_item_once(site, folder)
+                cut += "the last run ended before it had" in run.log
     print(f"{failures} power failures, {cut} feeds completed, each item once")  # noqa: T201
 
 
@@ -134,10 +107,9 @@ def test_what_was_committed_and_never_appended_is_appended(project, image):
     """The disk lacks items of pages that are done there."""
     dies = {"DIE": "support.kill_points:about_to_append:after:3"}
     with SteadySite(pages=60, links=6) as site, mounted(image) as folder:
-        settings = once(folder) | {"SCHEDULER": "support.kill_points.Scheduler"}
-        assert project.crawl(site, environment=dies, **settings).end() == -9
+        assert project.crawl(site, environment=dies, **settings_in(folder)).end() == -9
         shutil.copyfile(image, copy := image.with_name("copy"))
         with mounted(copy):
-            run = project.finish(site, **settings)
+            run = project.finish(site, **settings_in(folder))
             assert has_each_item_once(site, folder)
     assert "the last run ended before it had" in run.log
