@@ -19,6 +19,16 @@ def worker(crawl):
     return crawl.join()
 
 
+@pytest.fixture
+def set_clock(server):
+    """Return what sets the clock of the server, which stands still: no worker was there before."""
+    from support.internals import clock_of_redis
+    from support.windows import START
+
+    with clock_of_redis(server.client(), START) as set_clock:
+        yield set_clock
+
+
 @async_yield_fixture
 async def in_job(request):
     """A crawl in a job directory; what is open at the end is closed."""

@@ -1,11 +1,10 @@
 """The account in Redis: each page is done, failed, waiting or taken, at every call."""
 
-from contextlib import contextmanager
-
 import pytest
-from support.internals import clock_of_redis, stop_beating
+from support.internals import stop_beating
 from support.proxy import Proxy
 from support.queues import Crawler, exchange, mark_of, name_of, parts_of
+from support.windows import START
 
 from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED
 from scrapy_bloom.redis.member import Entry
@@ -139,21 +138,20 @@ def test_many_go_back_in_portions_behind_all_others_and_the_crawl_is_not_over_be
     assert late[40] < 60
 
 
-@contextmanager
-def clock_of(crawl):
-    """Yield what lets seconds pass, five at a time; then these workers renew their leases."""
-    with clock_of_redis(crawl.client, 1e9) as set_clock:
-        passed = 0
+@pytest.fixture
+def wait(set_clock):
+    """Return what lets seconds pass, five at a time; then these workers renew their leases."""
+    passed = 0
 
-        def wait(seconds, *workers):
-            nonlocal passed
-            for _ in range(seconds // 5):
-                passed += 5
-                set_clock(1e9 + passed)
-                for worker in workers:
-                    worker.beat()
+    def wait(seconds, *workers):
+        nonlocal passed
+        for _ in range(seconds // 5):
+            passed += 5
+            set_clock(START + passed)
+            for worker in workers:
+                worker.beat()
 
-        yield wait
+    return wait
 
 
 def come(crawl, most=0):
@@ -164,92 +162,89 @@ def come(crawl, most=0):
     return worker
 
 
-def test_what_failed_comes_back_with_the_next_worker_and_once_within_an_hour(crawl):
+def test_what_failed_comes_back_with_the_next_worker_and_once_within_an_hour(wait, crawl):
     """Also if that finds others: those that are replaced one by one, or killed a moment ago."""
-    with clock_of(crawl) as wait:
-        one = come(crawl)
-        one.add("a")
-        for came in (["a"], ["a"], [], []):
-            assert one.take(9) == came
-            one.fail(*came)
-            one.say()
-            assert one.queue.is_over()
-            wait(60, one)
-            come(crawl)
-            one.say()
-        wait(HOUR, one)
-        assert one.take(9) == ["a"]
+    one = come(crawl)
+    one.add("a")
+    for came in (["a"], ["a"], [], []):
+        assert one.take(9) == came
+        one.fail(*came)
+        one.say()
+        assert one.queue.is_over()
+        wait(60, one)
+        come(crawl)
+        one.say()
+    wait(HOUR, one)
+    assert one.take(9) == ["a"]
 
 
-def test_joins_do_not_delay_the_hourly_retry_of_a_crawl_that_is_never_idle(crawl):
-    with clock_of(crawl) as wait:
-        worker = come(crawl)
-        worker.add("busy", "a")
-        worker.take(2)
-        worker.fail("a")
-        worker.say()
-        for _ in range(5):
-            wait(10 * MINUTE, worker)
-            come(crawl)
-        wait(10 * MINUTE - 5, worker)
-        assert crawl.parts == (0, 0, 1, 0, 1)
-        wait(10, worker)
-        assert crawl.parts == (0, 0, 0, 1, 1)
-        assert worker.take(9) == ["a"]
+def test_joins_do_not_delay_the_hourly_retry_of_a_crawl_that_is_never_idle(wait, crawl):
+    worker = come(crawl)
+    worker.add("busy", "a")
+    worker.take(2)
+    worker.fail("a")
+    worker.say()
+    for _ in range(5):
+        wait(10 * MINUTE, worker)
+        come(crawl)
+    wait(10 * MINUTE - 5, worker)
+    assert crawl.parts == (0, 0, 1, 0, 1)
+    wait(10, worker)
+    assert crawl.parts == (0, 0, 0, 1, 1)
+    assert worker.take(9) == ["a"]
 
 
-def test_a_worker_that_crashes_every_minute_does_not_keep_another_from_the_end(crawl):
+def test_a_worker_that_crashes_every_minute_does_not_keep_another_from_the_end(wait, crawl):
     """It took back each minute all that had failed meanwhile, and the walk takes five."""
-    with clock_of(crawl) as wait:
-        fail_all(crawl, [*map(str, range(300))])
-        wait(5)
-        worker, took = come(crawl), 0
+    fail_all(crawl, [*map(str, range(300))])
+    wait(5)
+    worker, took = come(crawl), 0
+    for _ in range(12):
+        come(crawl, 2)
         for _ in range(12):
-            come(crawl, 2)
-            for _ in range(12):
-                wait(5, worker)
-                some = worker.take(5)
-                worker.fail(*some)
-                worker.say()
-                took += len(some)
-            if worker.queue.is_over():
-                break
-        assert worker.queue.is_over()
-        assert took == 300
-        assert crawl.account.failed == 300
-
-
-def test_what_was_redirected_to_a_failed_page_fails_though_no_worker_comes_and_nothing_grows(crawl):
-    with clock_of(crawl) as wait:
-        worker = come(crawl)
-        worker.add(*"ab")
-        worker.take(2)
-        worker.fail("b", kind=REDIRECTED, tries=0, unparsed=True, way=[mark_of("wall")])
-        worker.fail("a", way=[mark_of("wall")])
-        worker.say()
-        wait(HOUR + 10, worker)
-        for _ in range(3):
-            worker.say()
             wait(5, worker)
-        assert sorted(worker.take(9)) == ["a", "b"]
-        assert not crawl.client.exists(crawl.base + "lost")
+            some = worker.take(5)
+            worker.fail(*some)
+            worker.say()
+            took += len(some)
+        if worker.queue.is_over():
+            break
+    assert worker.queue.is_over()
+    assert took == 300
+    assert crawl.account.failed == 300
 
 
-def test_what_a_look_finds_is_looked_for_too_if_it_is_the_first_of_a_run(crawl):
-    with clock_of(crawl) as wait:
-        worker = come(crawl)
-        worker.add(*"abc")
-        worker.take(3)
-        for name, led in (("c", ["inner"]), ("b", ["inner", "wall"])):
-            way = [*map(mark_of, led)]
-            worker.fail(name, kind=REDIRECTED, tries=0, unparsed=True, way=way)
-        worker.fail("a", way=[mark_of("wall")])
+def test_what_was_redirected_to_a_failed_page_fails_though_no_worker_comes_and_nothing_grows(
+    wait, crawl
+):
+    worker = come(crawl)
+    worker.add(*"ab")
+    worker.take(2)
+    worker.fail("b", kind=REDIRECTED, tries=0, unparsed=True, way=[mark_of("wall")])
+    worker.fail("a", way=[mark_of("wall")])
+    worker.say()
+    wait(HOUR + 10, worker)
+    for _ in range(3):
         worker.say()
         wait(5, worker)
-        come(crawl)
-        for _ in range(3):
-            worker.say()
-        assert crawl.account.unparsed == 0
+    assert sorted(worker.take(9)) == ["a", "b"]
+    assert not crawl.client.exists(crawl.base + "lost")
+
+
+def test_what_a_look_finds_is_looked_for_too_if_it_is_the_first_of_a_run(wait, crawl):
+    worker = come(crawl)
+    worker.add(*"abc")
+    worker.take(3)
+    for name, led in (("c", ["inner"]), ("b", ["inner", "wall"])):
+        way = [*map(mark_of, led)]
+        worker.fail(name, kind=REDIRECTED, tries=0, unparsed=True, way=way)
+    worker.fail("a", way=[mark_of("wall")])
+    worker.say()
+    wait(5, worker)
+    come(crawl)
+    for _ in range(3):
+        worker.say()
+    assert crawl.account.unparsed == 0
 
 
 def test_dates_that_are_lost_alone_are_set_anew_in_portions(crawl):
@@ -264,32 +259,15 @@ def test_dates_that_are_lost_alone_are_set_anew_in_portions(crawl):
     assert sorted(came) == sorted(names)
 
 
-def test_where_workers_never_stop_a_page_comes_back_after_an_hour_and_keeps_no_crawl_open(crawl):
-    with clock_of_redis(crawl.client, 1e9) as set_clock:
-        worker = crawl.join()
-        stop_beating(worker.queue.link)
-        worker.offer(*"ab")
-        worker.take(2)
-        worker.fail("a")
-        worker.fail("b", tries=MOST_RUNS)
-        worker.say()
-        for since, failed in ((1, 1), (HOUR - 5, 1), (HOUR + 1, 0), (2 * HOUR, 0)):
-            set_clock(1e9 + since)
-            worker.exchange()
-            assert worker.queue.worker.counts[2:4] == (failed, 1)  # the other is given up
-            assert worker.queue.is_over() is (failed == 1)
-        assert worker.take(9) == ["a"]
-
-
 # Start requests, which each run and each worker may send
 
 
-START = b"s".ljust(16, b".")
+FRONT = b"s".ljust(16, b".")
 
 
 def start(worker):
     """Offer an unfiltered start request, as a run of start() does."""
-    worker.queue.offer(Entry("p", None, b"s", source="s", start=START))
+    worker.queue.offer(Entry("p", None, b"s", source="s", start=FRONT))
     worker.say()
 
 
@@ -301,16 +279,16 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
     for worker, failed in zip(workers, (True, True, False), strict=True):
         worker.exchange(1)
         if failed:
-            worker.fail("s", start=START)
+            worker.fail("s", start=FRONT)
         else:
-            worker.queue.end(worker.have.pop("s"), Ending(start=START))
+            worker.queue.end(worker.have.pop("s"), Ending(start=FRONT))
         worker.say()
         assert crawl.account.failed == failed
     assert crawl.parts == (1, 0, 0, 0, 0)
     one, two, _ = workers
     start(one)
     one.take(9)
-    one.fail("s", start=START)
+    one.fail("s", start=FRONT)
     one.say()
     assert crawl.parts == (0, 0, 1, 0, 0)
     start(one)
@@ -318,6 +296,6 @@ def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
     both = exchange(two.queue, 2, look=True, idle=True).taken
     assert len(both) == 2
     for taken in both:
-        two.queue.end(taken, Ending(start=START))
+        two.queue.end(taken, Ending(start=FRONT))
     two.say()
     assert crawl.parts == (1, 0, 0, 0, 0)

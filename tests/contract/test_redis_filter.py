@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from support import short_leases
 from support.contract import FilterContract, fingerprints
-from support.internals import clock_of_redis, stop_beating
+from support.internals import stop_beating
 from support.queues import shift_leases
 from support.waiting import until
 from support.windows import START, WINDOW, WindowMachine
@@ -144,12 +144,6 @@ def test_a_forked_worker_becomes_one_of_its_own(opened):
 
 
 # A window: by the clock of the server, for all workers alike
-
-
-@pytest.fixture
-def set_clock(server):
-    with clock_of_redis(server.client(), START) as set_clock:
-        yield set_clock
 
 
 class RedisMachine(WindowMachine):

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 from support.contract import fingerprints
-from support.internals import clock_of_redis
 from support.queues import plan_of, small_keys
+from support.windows import START
 from testbed.localredis import LocalRedis
 
 from scrapy_bloom.errors import BackendError
@@ -25,7 +25,6 @@ from scrapy_bloom.redis.worker import Surprise, Worker, delete
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 CAPACITY = 10_000
-START = 1_700_000_000
 WEEK = 7 * 86_400
 
 
@@ -107,39 +106,37 @@ def tend(shared):
 
 
 @pytest.mark.parametrize("window", [None, WEEK])
-def test_keys_are_made_before_a_slice_is_full_or_the_date_of_the_next(server, join, window):
-    with clock_of_redis(server.client(), START) as set_clock:
-        shared = join(window=window)
-        shared.prepare()
-        mark(shared, CAPACITY - BATCH if window is None else BATCH)
-        set_clock(START + WEEK / 8 * 0.97)
-        shared.keep_alive()
-        assert shared.link.changes[-1] == ("upkeep", 0)
-        mark(shared, BATCH if window is None else 0)
-        set_clock(START + WEEK / 8 * 0.99)
-        tend(shared)
-        assert len(shared.slices) == 1
-        set_clock(START + WEEK / 8 + 1)
-        shared.link.changes.clear()
-        mark(shared, 2 * BATCH)
-        assert {name for name, _ in shared.link.changes} == {"call"}
-        assert [row.items > 0 for row in shared.slices] == [True, True]
+def test_keys_are_made_before_a_slice_is_full_or_the_date_of_the_next(set_clock, join, window):
+    shared = join(window=window)
+    shared.prepare()
+    mark(shared, CAPACITY - BATCH if window is None else BATCH)
+    set_clock(START + WEEK / 8 * 0.97)
+    shared.keep_alive()
+    assert shared.link.changes[-1] == ("upkeep", 0)
+    mark(shared, BATCH if window is None else 0)
+    set_clock(START + WEEK / 8 * 0.99)
+    tend(shared)
+    assert len(shared.slices) == 1
+    set_clock(START + WEEK / 8 + 1)
+    shared.link.changes.clear()
+    mark(shared, 2 * BATCH)
+    assert {name for name, _ in shared.link.changes} == {"call"}
+    assert [row.items > 0 for row in shared.slices] == [True, True]
 
 
-def test_a_slice_that_is_needed_sooner_than_its_kind_was_foreseen_is_used(server, join):
+def test_a_slice_that_is_needed_sooner_than_its_kind_was_foreseen_is_used(set_clock, join):
     """Both ways: one for the next date, then a burst; one for a burst, then the date."""
-    with clock_of_redis(server.client(), START) as set_clock:
-        shared = join(window=WEEK)
-        mark(shared, CAPACITY - BATCH // 2)
-        tend(shared)
-        set_clock(START + WEEK / 8 + 1)
-        mark(shared, BATCH)
-        assert [row.since > START for row in shared.slices] == [False, True]
-        set_clock(START + WEEK / 8 * 1.99 + 1)
-        tend(shared)
-        mark(shared, 3 * CAPACITY)
-        assert len({row.since for row in shared.slices}) == 2
-        assert shared.info().estimated_fp_rate < 1e-6
+    shared = join(window=WEEK)
+    mark(shared, CAPACITY - BATCH // 2)
+    tend(shared)
+    set_clock(START + WEEK / 8 + 1)
+    mark(shared, BATCH)
+    assert [row.since > START for row in shared.slices] == [False, True]
+    set_clock(START + WEEK / 8 * 1.99 + 1)
+    tend(shared)
+    mark(shared, 3 * CAPACITY)
+    assert len({row.since for row in shared.slices}) == 2
+    assert shared.info().estimated_fp_rate < 1e-6
 
 
 def test_the_keys_of_another_programs_hash_are_not_ours_to_delete(server, key, join):

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 from support import short_leases
-from support.internals import clock_of_redis, stop_beating
+from support.internals import stop_beating
 from support.proxy import Proxy
 from support.queues import Crawler, let_die, mark_of, name_of
 from support.waiting import until
+from support.windows import START
 
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.errors import BackendError
@@ -174,21 +175,20 @@ def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back
 
 
 @pytest.mark.parametrize(("seconds", "going"), [(95, True), (1000, False)])
-def test_a_lease_may_be_given_up_when_generations_have_expired(crawl, seconds, going):
+def test_a_lease_may_be_given_up_when_generations_have_expired(set_clock, crawl, seconds, going):
     """Written back without its only one, the filter counted as damaged; of some no key went."""
-    with clock_of_redis(crawl.client, 1e9) as set_clock:
-        victim = crawl.join(window=80)
-        stop_beating(victim.queue.link)
-        victim.add("a")
-        set_clock(1e9 + 15)
-        victim.add("b")
-        victim.take(1)
-        set_clock(1e9 + seconds)
-        page = victim.have["a"]
-        why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
-        victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
-        assert bool(crawl.client.hget(crawl.key, "going")) is going
-        assert crawl.join(window=80).add("b") == ([] if going else ["b"])
+    victim = crawl.join(window=80)
+    stop_beating(victim.queue.link)
+    victim.add("a")
+    set_clock(START + 15)
+    victim.add("b")
+    victim.take(1)
+    set_clock(START + seconds)
+    page = victim.have["a"]
+    why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
+    victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
+    assert bool(crawl.client.hget(crawl.key, "going")) is going
+    assert crawl.join(window=80).add("b") == ([] if going else ["b"])
 
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.9, True), (1.1, False)])
@@ -214,41 +214,41 @@ def test_a_blocked_event_loop_may_cost_the_lease(crawl, monkeypatch, caplog, sha
 
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])
-def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(crawl, seconds):
+def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
+    set_clock, crawl, seconds
+):
     """All get another lease then."""
-    with clock_of_redis(crawl.client, 1e9) as set_clock:
-        one, two = crawl.join(), crawl.join()
-        for worker in (one, two):
-            stop_beating(worker.queue.link)
-        one.offer(*range(4))
-        one.take(2)
-        two.say()
-        for later in range(3):
-            set_clock(1e9 + seconds + later)
-            two.beat()
-        assert not one.exchange().void
-        assert crawl.left == (2, 2, 0)
-        assert two.queue.worker.requeued == 0
-        held_for = [seconds for *_, seconds in two.queue.reader.in_flight()]
-        assert all(0 <= seconds < 2 * 3600 for seconds in held_for)
-
-
-def test_a_clock_that_was_rounded_is_not_one_that_was_moved(crawl):
-    """Two heartbeats within half a millisecond let the sweep wait for a whole lease again."""
-    with clock_of_redis(crawl.client, 1000.0004) as set_clock:
-        worker = crawl.join()
+    one, two = crawl.join(), crawl.join()
+    for worker in (one, two):
         stop_beating(worker.queue.link)
-        for last, now, heard_since in (
-            ("1000.001", 1000.0004, b"1.000"),
-            ("1000.000", 1001.5, b"1.000"),
-            ("1002.000", 1000.5, b"1000.500"),
-        ):
-            times = {"heard_since": "1.000", "heard": last, "swept": last, "skew": 0}
-            crawl.client.hset(crawl.key, mapping=times)
-            set_clock(now)
-            worker.beat()
-            assert crawl.client.hget(crawl.key, "heard_since") == heard_since
-        worker.queue.close()
+    one.offer(*range(4))
+    one.take(2)
+    two.say()
+    for later in range(3):
+        set_clock(START + seconds + later)
+        two.beat()
+    assert not one.exchange().void
+    assert crawl.left == (2, 2, 0)
+    assert two.queue.worker.requeued == 0
+    held_for = [seconds for *_, seconds in two.queue.reader.in_flight()]
+    assert all(0 <= seconds < 2 * 3600 for seconds in held_for)
+
+
+def test_a_clock_that_was_rounded_is_not_one_that_was_moved(set_clock, crawl):
+    """Two heartbeats within half a millisecond let the sweep wait for a whole lease again."""
+    set_clock(1000.0004)
+    worker = crawl.join()
+    stop_beating(worker.queue.link)
+    for last, now, heard_since in (
+        ("1000.001", 1000.0004, b"1.000"),
+        ("1000.000", 1001.5, b"1.000"),
+        ("1002.000", 1000.5, b"1000.500"),
+    ):
+        times = {"heard_since": "1.000", "heard": last, "swept": last, "skew": 0}
+        crawl.client.hset(crawl.key, mapping=times)
+        set_clock(now)
+        worker.beat()
+        assert crawl.client.hget(crawl.key, "heard_since") == heard_since
 
 
 # Requests that may be large: only their heads move, and no body outlives its request

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.internals import clock_of_redis
 from support.queues import shift_leases
 from support.waiting import until
+from support.windows import START
 
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis import worker as workers
@@ -18,25 +18,17 @@ from scrapy_bloom.redis.worker import MOST_DEATHS, delete
 from scrapy_bloom.values import LONGEST
 
 SECOND = Pace(1.0, 0.0)
-NOW = 1_700_000_000.0
 HOUR = 3600.0
 NEAR = 0.2
 """Waits are counted in this process's clock, and the server's stands still meanwhile."""
 
 
 @pytest.fixture
-def far(crawl, monkeypatch):
+def far(set_clock, crawl, monkeypatch):  # noqa: ARG001
     """A crawl whose workers take requests a minute ahead, while all clocks stand still."""
     monkeypatch.setattr(workers, "AHEAD", 60.0)
     monkeypatch.setattr("scrapy_bloom.redis.wire.time", SimpleNamespace(monotonic=lambda: 1000.0))
-    with clock_of_redis(crawl.client, NOW):
-        yield crawl
-
-
-@pytest.fixture
-def set_clock(server):
-    with clock_of_redis(server.client(), NOW) as set_clock:
-        yield set_clock
+    return crawl
 
 
 def about(seconds):
@@ -230,7 +222,7 @@ def test_turns_are_where_the_server_sets_them_however_late_an_answer_is(
 
         def travel(*arguments, **options):
             here.now += there
-            set_clock(NOW + ahead + here.now)
+            set_clock(START + ahead + here.now)
             answer = run(*arguments, **options)
             here.now += back
             return answer
@@ -325,7 +317,7 @@ def test_each_call_moves_a_portion_and_says_that_there_are_more(set_clock, worke
     for entry in worker.queue._buffer:  # noqa: SLF001 - no test waits for so long
         entry.due -= 50
     worker.say()
-    set_clock(NOW + 10 + NEAR)
+    set_clock(START + 10 + NEAR)
     counts = []
     while not counts or counts[-1]:
         exchange = worker.exchange(500)
@@ -371,7 +363,7 @@ def test_a_slot_is_left_alone_and_others_are_not(set_clock, crawl, monkeypatch, 
     assert exchange.next_turn == pytest.approx(40, abs=5)
     other.offer("a3", slot="a")
     assert not other.exchange(9).taken
-    set_clock(NOW + 50)  # taken ahead, and sent when it is over
+    set_clock(START + 50)  # taken ahead, and sent when it is over
     taken, now = other.exchange(9).taken, time.monotonic()
     assert names(taken) == (["a1"] if pace.delay else ["a1", "a2", "a3"])
     for each in taken:
@@ -389,7 +381,7 @@ def test_nothing_that_moves_a_turn_ends_a_hold(set_clock, crawl):
     worker.exchange()
     assert not worker.exchange(9).taken
     hold(worker, b"a", LONGEST)
-    set_clock(NOW + 365 * 24 * HOUR)
+    set_clock(START + 365 * 24 * HOUR)
     assert not worker.exchange(9).taken
 
 
@@ -398,7 +390,7 @@ def test_as_many_slots_are_forgotten_as_are_added(set_clock, crawl, kind):
     """However many they are, once a second 500 were."""
     worker, most = crawl.join(Pace(0.1, 0.0)), 0
     for step in range(10):
-        set_clock(NOW + step * 0.2)
+        set_clock(START + step * 0.2)
         slots = [f"{step}:{n}" for n in range(400)]
         if kind == "holds":
             until = time.monotonic() + 0.1
@@ -424,7 +416,7 @@ def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(set_clo
     assert [*other.exchange().held] == []
     hold(one, b"b", 120)
     assert sorted(other.exchange().held) == [b"a", b"b"]
-    set_clock(NOW + 121)
+    set_clock(START + 121)
     assert [*other.exchange().held] == []
     assert [*crawl.join().exchange().held] == [b"a"]
     other.queue.worker.rename()  # as after a surprise
@@ -433,7 +425,7 @@ def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(set_clo
         one.queue.next_call.holds[b"%d" % number] = time.monotonic() + 100 + number
     one.exchange()
     assert len(other.exchange().held) == 500
-    set_clock(NOW + 121 + 110)  # the first ones are over first, and the rest is named again
+    set_clock(START + 121 + 110)  # the first ones are over first, and the rest is named again
     one.beat()
     assert b"500" in other.exchange().held
 
@@ -444,10 +436,10 @@ def test_a_clock_that_goes_back_lets_nobody_wait_longer(set_clock, worker, notic
     worker.add("held", slot="b")
     hold(worker, b"b", 60)
     for hours in (1, 2):
-        set_clock(NOW - hours * HOUR)
+        set_clock(START - hours * HOUR)
         if notices == "heartbeat":
             worker.beat()
         else:
             assert not worker.exchange(9).taken
-    set_clock(NOW - 2 * HOUR + 60 + NEAR)
+    set_clock(START - 2 * HOUR + 60 + NEAR)
     assert sorted(worker.take(9)) == ["held", "waits"]
