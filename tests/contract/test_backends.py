@@ -487,8 +487,8 @@ async def test_a_session_is_known_by_its_cookiejar_whichever_others_come(crawl):
 
 @restarts
 async def test_start_requests_that_still_wait_are_known_to_the_next_run(crawl, how):
-    """Each run stored them once more. One that was done is a new one."""
-    names = [*map(str, range(300))]
+    """Each run stored them once more. One that was done is a new one, also if others wait."""
+    names = [f"s#{number}" for number in range(300)]
     for still in 0, 295, 295:
         run = await again(crawl, how, starts=True)
         account = run.backend.account()

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import tracemalloc
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from scrapy import Request, Spider
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.squeues import FifoMemoryQueue, PickleFifoDiskQueue, PickleLifoDiskQueue
 from scrapy.utils.test import get_crawler
-from support.backends import HOUR
+from support.backends import HOUR, Moved
 from support.contract import lines_of
 from support.internals import database_of, store_of
 
@@ -34,6 +34,12 @@ from scrapy_bloom.local.store import Store
 
 def broken(*_, **__):
     raise sqlite3.OperationalError("the disk is full")
+
+
+def spoil_one(in_job):
+    """Damage the first request that is stored."""
+    with closing(sqlite3.connect(in_job.folder / "bloom.sqlite")) as other, other:
+        other.execute("UPDATE requests SET crc = 0 WHERE id = (SELECT min(id) FROM requests)")
 
 
 # Exchanges
@@ -71,46 +77,11 @@ async def test_what_takes_long_is_done_beside_the_event_loop(in_job, monkeypatch
 # Runs
 
 
-async def test_sessions_that_are_done_start_again_and_those_that_wait_are_sent_once(in_job):
-    """None came again while the last one waited."""
-    names, sent = [f"s#{number}" for number in range(5)], Counter()
-    for _ in range(4):
-        run = await in_job.open(starts=True)
-        await run.offer(*names, filtered=False)
-        some = await run.take(3)
-        assert len({*some}) == 3
-        sent.update(some)
-        run.end(*some)
-        await run.say()
-        assert run.backend.account().pages == 5
-        await in_job.kill()
-    run = await in_job.open(starts=True)
-    assert len(run.backend) == 2
-
-
-class Broken:
-    """What the next run cannot read."""
-
-    is_mended = True
-
-    def __reduce__(self):
-        return read_broken, ()
-
-
-def read_broken():
-    if not Broken.is_mended:
-        raise ImportError
-    return Broken()
-
-
-async def test_a_start_request_that_cannot_be_read_any_more_does_not_stand_for_a_good_one(
-    in_job, monkeypatch
-):
-    run = await in_job.open(starts=True)
-    await run.offer("s", filtered=False, meta={"broken": Broken()})
+async def test_a_start_request_that_cannot_be_read_any_more_does_not_stand_for_a_good_one(in_job):
+    run = await in_job.open(Moved, starts=True)
+    await run.offer("s", filtered=False, errback=run.crawl.spider.parse_page)
     await run.say()
     await in_job.kill()
-    monkeypatch.setattr(Broken, "is_mended", False)
     run = await in_job.open(starts=True)
     await run.offer("s", filtered=False)
     assert await run.take() == ["s"]
@@ -201,10 +172,7 @@ async def test_what_cannot_be_read_stays_and_is_listed(in_job):
     for name, priority in ("a", 0), ("b", 2**70), ("c", -5):
         await run.offer(name, wait=HOUR, priority=priority)
     await run.say()
-    with closing(sqlite3.connect(in_job.folder / "bloom.sqlite")) as other, other:
-        other.execute(
-            "UPDATE requests SET body = zeroblob(99) WHERE id = (SELECT min(id) FROM requests)"
-        )
+    spoil_one(in_job)
     listed = [*stored_requests(store_of(run.backend))]
     assert [each.body is None for each in listed] == [True, False, False]
     assert [each.priority for each in listed[1:]] == [2**63 - 1, -5]
@@ -227,8 +195,7 @@ async def test_what_cannot_be_read_waits_and_is_not_in_flight(in_job):
     await run.offer("a", "b")
     await run.say()
     await in_job.kill()
-    with closing(sqlite3.connect(in_job.folder / "bloom.sqlite")) as other, other:
-        other.execute("UPDATE requests SET crc = 0 WHERE id = (SELECT min(id) FROM requests)")
+    spoil_one(in_job)
     run = await in_job.open()
     assert len(await run.take()) == 1
     await run.offer("c")
