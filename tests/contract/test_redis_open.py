@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 
 def open_filter(url, key, **options):
-    usual = {"capacity": 1000, "error_rate": 1e-6, "timeout": 2.0, "on_error": "close"}
+    usual = {"capacity": 1000, "error_rate": 1e-6, "timeout": 10.0, "on_error": "close"}
     return RedisFilter.from_url(url, key=key, **(usual | options))
 
 
@@ -193,9 +193,9 @@ def test_keys_of_another_program_are_left_alone(server, key, command, kind):
 )
 def test_a_filter_of_other_parameters_is_refused_with_the_cause(server, key, of, other, words):
     usual = {"capacity": 1000, "error_rate": 1e-6, "fingerprinter": "theirs.F"}
-    RedisFilter(Server(server.url), key, plan_of(**(usual | of))).close()
+    RedisFilter(Server(server.url), key, plan_of(**(usual | of)), timeout=10.0).close()
     with refused(server, words):
-        RedisFilter(Server(server.url), key, plan_of(**(usual | other)))
+        RedisFilter(Server(server.url), key, plan_of(**(usual | other)), timeout=10.0)
 
 
 def test_a_filter_of_another_capacity_is_used_as_it_is(server, key):
@@ -237,7 +237,7 @@ def test_another_format_is_refused_by_its_number_before_anything_else_is_read(se
     words += r" \(BLOOM_REDIS_KEY\)\.$"  # and not: delete it
     with refused(server, words):
         open_filter(server.url, key)
-    reader = Link(Server(server.url), 2.0)
+    reader = Link(Server(server.url), 10.0)
     with refused(server, words):
         Reader(reader, key).existing()
     reader.close()
@@ -245,7 +245,7 @@ def test_another_format_is_refused_by_its_number_before_anything_else_is_read(se
 
 @pytest.mark.parametrize("field", ["slices", "window", "w", "waiting"])
 def test_a_header_that_is_damaged_in_mid_crawl_makes_nothing_seen(server, key, field):
-    with RedisFilter(Server(server.url), key, plan_of(), timeout=2.0, known=0) as seen:
+    with RedisFilter(Server(server.url), key, plan_of(), timeout=10.0, known=0) as seen:
         seen.add_many(fingerprints(10))
         name = f"w:{seen.worker.name}" if field == "w" else field
         server.client().hset(key, name, "x")

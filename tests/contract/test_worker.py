@@ -336,7 +336,7 @@ def test_a_slot_that_was_passed_over_is_asked_for_as_soon_as_a_page_ends(passed_
 def test_a_worker_knows_as_much_as_it_may_and_asks_for_the_rest(server, key, most):
     """A set that is emptied when it is full answers half as many links of a large site."""
     marks = fingerprints(150)
-    with RedisFilter(Server(server.url), key, plan_of(), known=most) as seen:
+    with RedisFilter(Server(server.url), key, plan_of(), timeout=10.0, known=most) as seen:
         for some in marks[:100], marks[100:]:
             assert not any(seen.add_many(some))
             assert sum(map(seen.worker.knows, marks)) == most
