@@ -12,16 +12,15 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 from support.contract import fingerprints, lines_of, share_of
 from support.internals import database_of, marks_in_memory
 from support.numbered_commits import Commits, check, copied, hasty, log_of
-from support.windows import LONGEST, PAGES, WINDOW, Clock
+from support.windows import LONGEST, PAGES, WINDOW, Clock, WindowMachine
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.failed import Failed
@@ -43,23 +42,21 @@ def path(tmp_path):
 QUEUES = "abcd"
 
 
-class StoreMachine(RuleBasedStateMachine):
-    """A store, and what it should hold: of each mark and age, since when."""
+class StoreMachine(WindowMachine):
+    """A store, and what it should hold."""
 
-    WINDOW = None
+    window = None
 
     def __init__(self):
-        super().__init__()
         self.patch = pytest.MonkeyPatch()
         hasty(self.patch.setattr)
-        self.folder, self.clock, self.fresh = Path(mkdtemp()), Clock(), count()
+        self.folder, self.numbers = Path(mkdtemp()), count()
         self.path = self.folder / "first" / "bloom.sqlite"
         self.path.parent.mkdir()
-        self.model = SimpleNamespace(marked={}, ages={}, rows={}, notes={})
-        self.saved = copy.deepcopy(self.model)
-        self.taken, self.held, self.saved_held = set(), Counter(), set()
-        self.open()
-        self.store.commit()
+        self.rows, self.notes = {}, {}
+        self.taken, self.held = set(), Counter()
+        super().__init__()
+        self.commit()
 
     def teardown(self):
         self.store.abandon()
@@ -67,38 +64,16 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def open(self):
-        fresh = LocalFilter(20, 1e-9, window=self.WINDOW, clock=self.clock)
+        fresh = LocalFilter(20, 1e-9, window=self.window, clock=self.clock)
         self.store = Store(self.path, fresh)
 
-    @rule(page=st.sampled_from(PAGES))
-    def mark(self, page):
-        self.judge(page, seen := self.store.filter.add(page))
-        if not seen:
-            self.model.marked[page] = self.clock.now
-
-    @rule(size=st.sampled_from([1, 10, 100]))
-    def burst(self, size):
-        for page in fingerprints(size, f"fresh {next(self.fresh)}"):
-            assert not self.store.filter.add(page)
-            self.model.marked[page] = self.clock.now
-
-    @rule(page=st.sampled_from(PAGES), age=st.sampled_from([10, 300]))
-    def mark_aged(self, page, age):
-        seen = self.store.filter.add_aged(page, age)
-        young = self.clock.now - self.model.ages.get(page, 0) < age
-        assert seen is (young and page in self.model.marked)
-        if not seen:
-            self.model.ages[page] = self.model.marked[page] = self.clock.now
-
-    @rule(page=st.sampled_from(PAGES))
-    def forget(self, page):
-        self.store.filter.forget(page)
-        self.model.marked.pop(page, None)
-        self.model.ages.pop(page, None)
+    @property
+    def filter(self):
+        return self.store.filter
 
     @rule(page=st.sampled_from(PAGES))
     def withhold(self, page):
-        self.mark(page)
+        self.add(page)
         self.held[page] += 1
         self.store.marks.withhold([page])
 
@@ -112,9 +87,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.marks.withhold([page], is_over=True)
 
     @rule(name=st.sampled_from(QUEUES), size=st.sampled_from([0, 5, 500, 20_000]))
-    def add(self, name, size):
+    def push(self, name, size):
         body = random.randbytes(size)
-        self.model.rows[self.store.push(self.store.queue(name, None), body)] = body
+        self.rows[self.store.push(self.store.queue(name, None), body)] = body
 
     @rule(name=st.sampled_from(QUEUES), newest=st.booleans())
     def take(self, name, newest):
@@ -123,32 +98,32 @@ class StoreMachine(RuleBasedStateMachine):
             return
         expected = sorted(self.waiting(number), reverse=newest)
         found = [*self.store.read(number, newest=newest)]
-        assert found == [(row, self.model.rows[row]) for row in expected]
+        assert found == [(row, self.rows[row]) for row in expected]
         for row, _ in found[:1]:
             self.store.take(row)
             self.taken.add(row)
 
-    @precondition(lambda self: self.model.rows)
+    @precondition(lambda self: self.rows)
     @rule(data=st.data())
     def done(self, data):
-        row = data.draw(st.sampled_from(sorted(self.model.rows)))
+        row = data.draw(st.sampled_from(sorted(self.rows)))
         self.store.delete(row)
-        del self.model.rows[row]
+        del self.rows[row]
         self.taken.discard(row)
 
     @rule(key=st.sampled_from("kl"), value=st.sampled_from([1, "text", b"bytes", 0.5]))
     def note(self, key, value):
         self.store.meta[key] = value
-        self.model.notes[key] = value
-
-    @rule(seconds=st.sampled_from([1, 99, 101, 450, 1000]))
-    def wait(self, seconds):
-        self.clock.now += seconds
+        self.notes[key] = value
 
     @rule()
     def commit(self):
         self.store.commit()
-        self.saved, self.saved_held = copy.deepcopy(self.model), {*self.held}
+        self.save()
+
+    def save(self):
+        model = self.known, self.ages, self.lapsed, self.rows, self.notes
+        self.saved, self.saved_held = copy.deepcopy(model), {*self.held}
 
     @rule()
     def commit_on_a_full_disk(self):
@@ -160,71 +135,61 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def kill(self):
         self.store.log.wait()
-        self.path = copied(self.path, self.folder / str(next(self.fresh)))
+        self.path = copied(self.path, self.folder / str(next(self.numbers)))
         self.store.abandon()
         self.begin_again()
 
     @rule()
     def kill_after_a_commit(self):
         self.commit()
-        bits, items = self.bits(), self.store.filter.items
-        held = [page for page in self.held if page in self.store.filter]  # others are let through
+        bits, items = self.bits(), self.filter.items
+        held = [page for page in self.held if page in self.filter]  # others are let through
         self.kill()
         assert self.bits() == bits
-        if not self.WINDOW:  # else what is held may be over
-            assert self.store.filter.items == items - len(held)
+        if not self.window:  # else what is held may be over
+            assert self.filter.items == items - len(held)
 
     @rule()
     def close_and_open(self):
         self.store.close()
         assert [one.name for one in self.path.parent.iterdir()] == ["bloom.sqlite"]
-        self.saved, self.saved_held = self.model, {*self.held}
+        self.save()
         self.begin_again()
         assert self.store.clean
 
     def begin_again(self):
         self.held, self.taken = Counter(), set()
         self.open()
+        self.known, self.ages, self.lapsed, self.rows, self.notes = copy.deepcopy(self.saved)
         for page in self.saved_held:
-            self.saved.marked.pop(page, None)
-        self.saved_held = set()
-        self.model = copy.deepcopy(self.saved)
+            self.known.pop(page, None)
+        self.save()
 
     @invariant()
     def it_holds_what_the_model_holds(self):
-        assert len(self.store) == len(self.model.rows)
+        assert len(self.store) == len(self.rows)
         assert self.store.in_flight == len(self.taken)
         for queue in map(self.store.find, QUEUES):
             if queue is not None:
                 assert self.store.waiting(queue) == len(self.waiting(queue))
         for key in "kl":
-            assert self.store.meta.get(key) == self.model.notes.get(key)
-        for page in {*PAGES, *self.model.marked}:
-            self.judge(page, page in self.store.filter)
-
-    def judge(self, page, seen):
-        when = self.model.marked.get(page)
-        if when is None:
-            assert not seen
-        elif not self.WINDOW or self.clock.now - when < WINDOW:
-            assert seen
-        elif self.clock.now - when >= LONGEST:
-            assert not seen
+            assert self.store.meta.get(key) == self.notes.get(key)
+        self.ask_for(sorted({*PAGES, *self.known}))
 
     def waiting(self, number):
-        return [row for row in self.model.rows.keys() - self.taken if row >> NUMBER_BITS == number]
+        return [row for row in self.rows.keys() - self.taken if row >> NUMBER_BITS == number]
 
     def bits(self):
-        return [(one.id, one.since, one.items, one.touched()) for one in self.store.filter.slices]
+        return [(one.id, one.since, one.items, one.touched()) for one in self.filter.slices]
 
 
 class WindowedMachine(StoreMachine):
-    WINDOW = WINDOW
+    window = WINDOW
 
 
 TestStore = StoreMachine.TestCase
 TestWindowed = WindowedMachine.TestCase
-QUICK = settings(deadline=None, max_examples=share_of(14), stateful_step_count=30)
+QUICK = settings(deadline=None, max_examples=share_of(20), stateful_step_count=30)
 TestStore.settings = TestWindowed.settings = QUICK
 
 

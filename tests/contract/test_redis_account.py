@@ -92,6 +92,7 @@ def test_a_call_that_is_made_twice_lists_and_counts_once(server, key, crawl, fau
         ("*:failed", (0, 1, 0, 1, 1)),
         ("*:unparsed", (0, 0, 1, 1, 1)),
         ("*.again", (0, 1, 1, 1, 1)),
+        ("*:bodies", (0, 1, 1, 1, 1)),
         ("back in time", (0, 0, 0, 4, 0)),
     ],
 )

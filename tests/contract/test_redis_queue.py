@@ -301,21 +301,3 @@ def test_more_failed_requests_than_one_call_takes_go_with_the_next_ones(crawl, w
     while worker.queue.has_work:
         worker.exchange()
     assert crawl.parts == (0, 0, count, 0, 0)
-
-
-def test_without_bodies_all_starts_over_once_and_ends(crawl, worker):
-    worker.offer(*"abcd")
-    worker.take(2)
-    worker.fail("a")
-    worker.say()
-    crawl.client.delete(crawl.base + "bodies")
-    assert worker.exchange().start_over
-    assert worker.queue.reader.existing().counts.waiting == 2
-    worker.offer(*"abcd")  # as start() does
-    crawl.sweep(by=worker)
-    assert sorted(worker.drain()) == [*"abcd"]
-    assert crawl.left == (0, 0, 1)  # all that is known of it is that it has failed
-    (row,) = worker.queue.reader.failed()
-    worker.queue.worker.call(Call(restored={row.key: None}))
-    assert crawl.left == (0, 0, 0)
-    assert not worker.exchange().void
