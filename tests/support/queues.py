@@ -123,7 +123,7 @@ class Crawler:
         self.queue.close()
 
 
-class Shared:
+class Shared(ExitStack):
     """A crawl in Redis and its workers, which leave when the test is over.
 
     Attributes:
@@ -132,19 +132,13 @@ class Shared:
     """
 
     def __init__(self, server, key):
+        super().__init__()
         self.server, self.key = server, key
-        self.client, self.base, self._workers = server.client(), beginning(key), ExitStack()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self._workers.__exit__(*exc_info)
+        self.client, self.base = server.client(), beginning(key)
 
     def join(self, default=UNPACED, **options):
         """Open one more worker."""
-        worker = Crawler(self.server.url, self.key, default=default, **options)
-        return self._workers.enter_context(worker)
+        return self.enter_context(Crawler(self.server.url, self.key, default=default, **options))
 
     def sweep(self, by):
         """Let a worker look for dead ones; all that have not died have renewed their leases."""
