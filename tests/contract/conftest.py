@@ -2,13 +2,15 @@
 
 import pytest
 from pytest_twisted import async_yield_fixture
+from support.backends import JobDirectory
+from support.internals import clock_of_redis
+from support.queues import Shared
+from support.windows import START
 
 
 @pytest.fixture
 def crawl(server, key):
     """A crawl in Redis whose workers a test leads step by step."""
-    from support.queues import Shared
-
     with Shared(server, key) as crawl:
         yield crawl
 
@@ -22,9 +24,6 @@ def worker(crawl):
 @pytest.fixture
 def set_clock(server):
     """Return what sets the clock of the server, which stands still: no worker was there before."""
-    from support.internals import clock_of_redis
-    from support.windows import START
-
     with clock_of_redis(server.client(), START) as set_clock:
         yield set_clock
 
@@ -32,8 +31,6 @@ def set_clock(server):
 @async_yield_fixture
 async def in_job(request):
     """A crawl in a job directory; what is open at the end is closed."""
-    from support.backends import JobDirectory
-
     place = JobDirectory(request)
     yield place
     await place.close()

@@ -13,14 +13,10 @@ from scrapy_bloom.crawl.outcomes import MOST_RUNS, REDIRECTED, Ended
 from scrapy_bloom.crawl.serialize import Unstorable
 from scrapy_bloom.errors import StateError
 
+IN_REDIS = pytest.param(InRedis, marks=[pytest.mark.redis, pytest.mark.server])
 
-@async_yield_fixture(
-    params=[
-        JobDirectory,
-        BySlot,
-        pytest.param(InRedis, marks=[pytest.mark.redis, pytest.mark.server]),
-    ]
-)
+
+@async_yield_fixture(params=[JobDirectory, BySlot, IN_REDIS])
 async def crawl(request):
     crawl = request.param(request)
     yield crawl
@@ -114,9 +110,7 @@ async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl, run
     assert await run.offer("a", "b") == [False, True]
 
 
-@pytest.mark.redis
-@pytest.mark.server
-@pytest.mark.parametrize("crawl", [InRedis], indirect=True)
+@pytest.mark.parametrize("crawl", [IN_REDIS], indirect=True)
 async def test_after_a_loss_what_was_only_in_memory_is_new(crawl, run):
     """What it has led to may be lost."""
     run.backend.withhold([mark_of("a")])

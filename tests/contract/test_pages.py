@@ -296,16 +296,10 @@ def crawler():
     return crawler
 
 
-def float_priority(url):
-    """Return a request as a middleware leaves it: Scrapy refuses such a one in a constructor."""
-    request = Request(url)
-    request.priority = 2.5
-    return request
-
-
 def test_what_cannot_be_copied_is_not_taken_back(crawler):
     """It was in no queue any more and never answered, so the crawl did not end."""
-    requests = [float_priority("http://a.test/"), Request("http://a.test/b", meta={"own": 1})]
+    requests = [Request("http://a.test/"), Request("http://a.test/b", meta={"own": 1})]
+    requests[0].priority = 2.5  # as a middleware leaves it: Scrapy refuses it in a constructor
     waiting = deque((request, Deferred()) for request in requests)
     crawler.engine.downloader.slots["a"] = SimpleNamespace(queue=waiting)
     answered = waiting[1][1]

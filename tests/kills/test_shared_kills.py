@@ -28,25 +28,18 @@ pytestmark = [
 
 SERIES = {
     "plain": {},
-    "breadth first": {
+    "breadth first, retries": {
         "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
         "DEPTH_PRIORITY": 1,
     },
-    "one at a time": {"CONCURRENT_REQUESTS": 1},
-    "retries": {},
     "failures": {"RETRY_ENABLED": False},
 }
-ALSO = "breadth first", "one at a time"
-"""Those that only `make kills` has."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SERIES]
-)
+@pytest.mark.parametrize("name", SERIES)
 def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
     dice = random.Random(name)
-    is_stormy = name in ("retries", "failures")
-    kind = StormySite if is_stormy else LocalSite
+    kind = LocalSite if name == "plain" else StormySite
     under_way, kills = set(), 0
     with (
         LocalRedis() as server,
@@ -62,7 +55,7 @@ def test_nothing_is_lost_however_often_workers_are_killed(tmp_path, name):
             failed = fetch_again(crawl, server)
             assert failed >= len(site.hits) // 8
         assert site.missed == set(), "\n".join(run.log for run in crawl.runs)[-5000:]
-        if not is_stormy:  # what is tried again is not filtered, nor what it redirects to
+        if name == "plain":  # what is tried again is not filtered, nor what it redirects to
             assert set(site.repeated) <= under_way
         assert not any(server.client().keys("*:queue") + server.client().keys("*:taken"))
     again = sum(hits - 1 for hits in site.repeated.values())

@@ -97,18 +97,11 @@ class FilterContract:
         assert 0 < full.expected_lost < 10_000 * 1e-4
         assert full.bytes >= empty.bytes  # in Redis a slice has all its keys before it is used
 
-    def test_a_forgotten_fingerprint_is_new_once(self, make):
+    def test_a_cleared_filter_is_as_a_new_one(self, make):
         seen = make(capacity=100, error_rate=1e-9)
         known = fingerprints(1000)
-        assert seen.forget(known[0]) is False
         seen.add_many(known)
-        asked = [*known[10:20], known[10], b"z" * 20]
-        assert seen.forget_many(asked) == [True] * 10 + [False] * 2
-        assert seen.forget(known[10]) is False
-        assert seen.contains_many(known) == [True] * 10 + [False] * 10 + [True] * 980
-        assert seen.info().items == 990
-        assert seen.add_many([known[10], known[10], known[0]]) == [False, True, True]
-        assert seen.info().items == 991
+        assert [seen.forget(known[0]) for _ in range(2)] == [True, False]
         assert seen.clear()
         assert (seen.info().items, seen.info().slices) == (0, 1)
         assert not any(seen.contains_many(known))

@@ -136,22 +136,6 @@ def be_simulated(thread):
     backend.perf_counter = time.monotonic
 
 
-def state_of(crawler):
-    """Return what the frontier of a crawl waits for, as far as that helps to find out."""
-    slot, frontier_ = crawler.engine._slot, scheduler_of(crawler)._frontier
-    known = {
-        "in progress": [request.url for request in slot.inprogress],
-        "in flight": [request.url for request in frontier_._in_flight._pages],
-        "in memory": len(frontier_._memory),
-        "waiting": len(frontier_),
-        "finished": frontier_._backend.over,
-    }
-    if frontier_._backend.shared:
-        queue = queue_of(frontier_._backend)
-        known |= {"to be said": queue.has_work, "lease": queue.has_lease}
-    return known
-
-
 def after_each_commit(do):
     """Call a function, and none that was given before, after each commit of a store, with that."""
 

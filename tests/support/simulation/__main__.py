@@ -14,7 +14,6 @@ from unittest import mock
 
 from twisted.logger import STDLibLogObserver, globalLogBeginner
 
-from support.internals import state_of
 from support.simulation import clock
 from support.simulation.sets import SETS
 
@@ -39,8 +38,6 @@ def went_wrong(server, name, seed, *, show):
     if show:
         for each in world.history:
             print(*each)
-        for process in world.alive:
-            print(process.name, "still runs:", state_of(process.crawler))
     wrong = bool(lost or world.wrong)
     if wrong:
         print(f"{name!r}, seed {seed}: lost {lost}, {world.wrong}", flush=True)
