@@ -2,18 +2,22 @@
 
 import copy
 import pickle
+import shutil
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import rule
 from scrapy.utils.request import fingerprint
-from support.contract import FilterContract, fingerprints
+from support.contract import FilterContract, fingerprints, share_of
 from support.jobs import Session, page
-from support.windows import WINDOW, Clock
+from support.windows import WINDOW, Clock, WindowMachine
 
 from scrapy_bloom import file
 from scrapy_bloom.errors import SettingError, StateError
@@ -115,6 +119,24 @@ def test_what_is_let_through_again_counts_and_grows_the_filter():
     assert sum(rates) <= 1e-6
 
 
+class LocalWindow(WindowMachine):
+    def open(self):
+        self.folder = Path(mkdtemp())
+        self.filter = LocalFilter(20, 1e-9, window=WINDOW, clock=self.clock)
+
+    def teardown(self):
+        shutil.rmtree(self.folder)
+
+    @rule()
+    def save_and_load(self):
+        self.filter.save(self.folder / "filter")
+        self.filter = LocalFilter.load(self.folder / "filter", clock=self.clock)
+
+
+TestWindow = pytest.mark.long(LocalWindow.TestCase)
+TestWindow.settings = settings(deadline=None, max_examples=share_of(20), stateful_step_count=30)
+
+
 # Files
 
 
@@ -126,7 +148,7 @@ def test_a_filter_is_not_copied_or_pickled(twin):
 
 
 def test_a_filter_comes_back_from_its_file(tmp_path):
-    path, seen = tmp_path / "filter", LocalFilter(1000, 1e-4, window=3600)
+    path, seen = tmp_path / "filter", LocalFilter(1000, 1e-4)
     seen.add_many(fingerprints(5000))
     seen.forget_many(fingerprints(3))
     seen.add_aged(b"aged", 60)
