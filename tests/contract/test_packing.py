@@ -170,13 +170,11 @@ BAD = {
     "no object": {OBJECT: 1},
     "an unknown kind": {kind(99): []},
     "arguments that are no list": {kind(tuple): {}},
-}  # fmt: skip
-
-BOMBS = {  # each takes hours or all memory if it is made
+    # Each of these takes hours or all memory if it is made.
     "a decimal that is large": {kind(Decimal): ["1e30000000"]},
     "a decimal that is small": {kind(Decimal): ["1e-30000000"]},
     "a decimal that is long": {kind(Decimal): ["1" * 100_000]},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -190,12 +188,6 @@ def test_nobody_who_writes_a_request_makes_more_than_data(what):
     assert "antigravity" not in sys.modules
     assert not hasattr(Color.RED, "other")
     assert [*Color] == [Color.RED]
-
-
-@pytest.mark.parametrize("what", BOMBS)
-def test_a_small_body_makes_nothing_large(what):
-    with pytest.raises(Refused):
-        Packing().fields(packed(BOMBS[what]))
 
 
 @pytest.mark.parametrize(

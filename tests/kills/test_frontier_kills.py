@@ -83,13 +83,13 @@ BEFORE_APPENDING = {"DIE": "support.kill_points:about_to_append:after:5"}
 FULL = "a full disk"
 
 
-def settings_of(project, **arguments):
+def settings_of(project):
     """Return the settings of a crawl with two feeds at once, and one in files of five items."""
     batches = f"{project.folder}/batches/%(batch_id)d.jsonl"
     feeds = feeds_in(project.folder)
     feeds[batches] = {"format": "jsonlines", "batch_item_count": 5}
     ours = {"SCHEDULER": "support.kill_points.Scheduler", "LOG_LEVEL": "INFO"}
-    return {"FEEDS": json.dumps(feeds), "spider": "thrice", "arguments": arguments, **ours}
+    return {"FEEDS": json.dumps(feeds), "spider": "thrice", **ours}
 
 
 def faults(project, site):
@@ -123,13 +123,12 @@ def test_each_item_is_there_once_however_often_a_crawl_is_killed(project, name):
     assert found == [(0, 0, 0)] * 3, tally
 
 
-@pytest.mark.parametrize("lambdas", [False, pytest.param(True, marks=pytest.mark.kills)])
-def test_each_moment_of_an_item(project, lambdas):
+def test_each_moment_of_an_item(project):
     """A kill at each of them, one after another; of a third of them if not by `make kills`.
 
     Pages that wait for a request with a lambda callback have their items wait, too.
     """
-    settings = settings_of(project, **({"unstorable": 4} if lambdas else {}))
+    settings = settings_of(project) | {"arguments": {"unstorable": 4}}
     points, killed = (ITEMS + CUTTING)[:: 1 if KILLS > 1 else 3], []
     with SteadySite(pages=150, links=6) as site:
         for point in points:
