@@ -6,6 +6,7 @@ import tracemalloc
 from collections import defaultdict
 from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -30,10 +31,6 @@ from scrapy_bloom.local.later import stored_holds, stored_requests
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import Queues
 from scrapy_bloom.local.store import Store
-
-
-def broken(*_, **__):
-    raise sqlite3.OperationalError("the disk is full")
 
 
 def spoil_one(in_job):
@@ -159,7 +156,7 @@ async def test_what_is_put_aside_is_bounded_and_in_nobodys_way(in_job, monkeypat
     assert run.backend.take() is None  # so many have been put aside that the event loop must go on
     assert (run.backend.later, len(run.backend)) == (100, 151)
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "commit", broken)
+        patched.setattr(Store, "commit", Mock(side_effect=sqlite3.OperationalError("full")))
         assert not await run.backend.exchange(busy=False, in_memory=False)
     assert run.backend.take()[0].url == "http://b.test/free"
     assert (run.backend.later, len(run.backend)) == (150, 150)

@@ -310,19 +310,14 @@ def test_a_request_whose_slot_is_unknown_is_filed_without_a_pace(worker, key):
 
 
 @pytest.mark.parametrize("passed_over", [False, True])
-def test_a_worker_rests_only_if_no_slot_was_passed_over(passed_over):
-    """The log said that nothing could be fetched for half a minute, and the next page came."""
-    pacing = Pacing((), (), 16)
-    busy = [b"a"] if passed_over else []
+def test_a_worker_that_has_passed_over_a_slot_does_not_rest_and_asks_at_once(
+    monkeypatch, passed_over
+):
+    """Once a page ends. Two workers with two slow transfers each used three quarters of them."""
+    monkeypatch.setattr(module.time, "monotonic", lambda: 1000.0)
+    pacing, busy = Pacing((), (), 16), [b"a"] if passed_over else []
     pacing.note_called(Call(take=16, busy=busy), Answer(next_turn=30.0))
     assert pacing.rests is not passed_over
-
-
-@pytest.mark.parametrize("passed_over", [False, True])
-def test_a_slot_that_was_passed_over_is_asked_for_as_soon_as_a_page_ends(passed_over):
-    """Two workers with two slow transfers each used three quarters of them."""
-    pacing = Pacing((), (), 16)
-    pacing.note_called(Call(take=16, busy=[b"a"] if passed_over else []), Answer())
     pacing.note_ended(0)
     assert not pacing.want()
     pacing.note_ended(1)

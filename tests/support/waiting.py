@@ -1,16 +1,12 @@
 """Waiting for a thing that happens elsewhere."""
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 PATIENCE = 600
 """Seconds for what takes a few, on any machine."""
 
-Result = TypeVar("Result")
 
-
-def until(condition: Callable[[], Result]) -> Result:
+def until(condition):
     """Wait until the condition holds, and fail if it does not; return what it returned."""
     deadline = time.monotonic() + PATIENCE
     while not (result := condition()):
