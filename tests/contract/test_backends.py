@@ -112,7 +112,6 @@ async def test_a_request_that_cannot_be_stored_is_marked_until_a_kill(crawl, run
 
 @pytest.mark.parametrize("crawl", [IN_REDIS], indirect=True)
 async def test_after_a_loss_what_was_only_in_memory_is_new(crawl, run):
-    """What it has led to may be lost."""
     run.backend.withhold([mark_of("a")])
     assert await run.offer("a", "b") == [True, False]
     crawl.client.delete(*crawl.client.keys(f"{crawl.key}*"))

@@ -86,7 +86,6 @@ async def test_a_start_request_that_cannot_be_read_any_more_does_not_stand_for_a
 
 @pytest.mark.parametrize("order", [PickleFifoDiskQueue, PickleLifoDiskQueue])
 async def test_what_has_failed_comes_behind_all_that_waits_or_is_found_until_then(in_job, order):
-    """Whatever Scrapy's queue takes first, and whatever the priorities."""
     in_job.disk, bad, fetched = order, ["bad0", "bad1", "bad2"], []
     run = await in_job.open()
     await run.offer(*bad, priority=5)
@@ -147,7 +146,6 @@ async def test_many_slots_that_are_left_alone_cost_nothing(in_job):
 
 
 async def test_what_is_put_aside_is_bounded_and_in_nobodys_way(in_job, monkeypatch):
-    """Nor after a commit that has failed."""
     run = await in_job.open()
     names = [*map(str, range(150))]
     await run.offer(*names)

@@ -236,7 +236,6 @@ def overwrite(path, dice):
     ],
 )
 def test_damage_is_refused_or_harmless(tmp_path, template, monkeypatch, which, harm):
-    """Whatever is hurt, no request and no page is missing in silence."""
     dice, times, refused = random.Random(f"{which} {harm.__name__}"), share_of(40), 0
     for number in range(times):
         checked = number % 2  # else as a large file, which is not read through if it was closed

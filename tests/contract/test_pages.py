@@ -231,7 +231,6 @@ def test_a_queue_that_wants_to_wait_holds_nothing_up():
 
 
 def test_a_page_is_released_after_all_that_was_asked_before_it():
-    """What is asked later does not matter, nor in which order it is answered."""
     book = Ledger()
     book.add(["first"])
     questions = [book.ask(), book.ask()]

@@ -273,7 +273,6 @@ def start(worker):
 
 
 def test_a_start_request_of_many_workers_counts_as_it_ended_last(crawl):
-    """Also if two of its copies end in one call."""
     workers = [crawl.join() for _ in range(3)]
     for worker in workers:
         start(worker)

@@ -202,7 +202,6 @@ def test_an_expired_generation_is_deleted_whole(server, key, opened, set_clock):
 
 
 def test_a_worker_forgets_what_it_remembers_itself_in_time(opened):
-    """By its own clock, which goes as the server's does."""
     long, short = opened(window=3600), opened(window=1)
     for seen in long, short:
         assert not seen.add(b"page")

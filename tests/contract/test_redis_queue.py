@@ -143,7 +143,6 @@ def test_what_is_kept_of_dead_workers_is_bounded(crawl, worker):
 
 
 def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(crawl):
-    """Each gives up its lease, also if it is not dead."""
     rescuer = crawl.join()
     rescuer.add("a")
     for _ in range(MOST_DEATHS):
@@ -160,7 +159,6 @@ def test_a_page_that_blocks_its_workers_for_longer_each_time_is_put_aside(crawl)
 
 
 def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back(crawl):
-    """Where its redirects led is forgotten."""
     rescuer, victim = crawl.join(), crawl.join()
     victim.offer(*"abc")
     victim.take(3)
@@ -217,7 +215,6 @@ def test_a_blocked_event_loop_may_cost_the_lease(crawl, monkeypatch, caplog, sha
 def test_a_clock_that_is_moved_or_a_server_that_stood_still_makes_nobody_dead(
     set_clock, crawl, seconds
 ):
-    """All get another lease then."""
     one, two = crawl.join(), crawl.join()
     for worker in (one, two):
         stop_beating(worker.queue.link)

@@ -58,7 +58,6 @@ def gaps(taken):
 
 
 def test_a_slot_is_served_by_time_and_its_requests_by_priority(far):
-    """Also if it had none for a while. So they are listed."""
     worker = far.join(SECOND)
     worker.offer("a1", "a2", slot="a")
     worker.offer("b1", slot="b")
@@ -95,7 +94,6 @@ def test_jitter_is_that_of_the_slot(far):
 
 
 def test_the_longest_of_different_defaults_counts_while_its_worker_lives(far):
-    """However often a faster one calls."""
     slow, fast = far.join(Pace(5.0, 0.0)), far.join(UNPACED)
     slow.say()
     fast.add(*range(6), slot="a")
@@ -109,7 +107,6 @@ def test_the_longest_of_different_defaults_counts_while_its_worker_lives(far):
 
 
 def test_a_told_pace_holds_for_all_and_moves_the_next_turn(far):
-    """A worker that was taken for dead tells it again."""
     one, two = far.join(SECOND), far.join(SECOND)
     one.offer(*range(6), slot="a")
     one.exchange(1)

@@ -154,7 +154,6 @@ def test_requests_that_would_wait_until_another_one_ends_go_back_with_their_turn
 
 
 def test_after_a_long_callback_requests_go_back_and_turns_last_longer_until_they_are_used(worker):
-    """Those of a process that is always late last as long as it is late."""
     taken, lengths = worker.take(0.0, 1.0, 2.0), []
     worker.now += 10
     assert worker.turns.pop() is None
@@ -191,7 +190,6 @@ def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
 
 
 def test_a_host_that_gets_some_requests_is_paced_however_many_are_forbidden(worker):
-    """Also if another worker sends them."""
     # One was taken before the server heard it.
     assert worker.forbid(8) == worker.forbid(1) == {b"a": UNPACED}
     worker.now += 2
