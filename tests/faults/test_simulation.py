@@ -27,13 +27,7 @@ def simulate(folder, server, *arguments):
     return code, run.output + run.log
 
 
-ALSO = "kills", "roll-backs", "clocks", "keys lost", "outages", "stops"
-"""Sets whose faults "everything" has, too: those are for `make kills`."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.kills] * (each in ALSO)) for each in SHARED]
-)
+@pytest.mark.parametrize("name", SHARED)
 def test_no_page_is_lost_in_any_history(server, tmp_path, name):
     code, said = simulate(tmp_path, server.url, name, 0, HISTORIES)
     assert code == 0, f"{said}To see one (the server is emptied): {AGAIN} '{name}' SEED"

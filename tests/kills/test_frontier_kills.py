@@ -9,6 +9,7 @@ import pytest
 from scrapy.settings import default_settings
 from support.kills import (
     CUTTING,
+    FIFO,
     ITEMS,
     KILLS,
     KINDS,
@@ -30,10 +31,6 @@ PAGES = 35 + 45 * KILLS
 AGAIN = 45
 """Pages that a kill or a stop has fetched again, at most, where requests are held in memory."""
 
-FIFO = {
-    "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
-    "DEPTH_PRIORITY": 1,
-}
 # Older versions of Scrapy need a reactor.
 NO_REACTOR = (
     {"TWISTED_REACTOR_ENABLED": False}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from support.crawling import sharing
-from support.kills import KILLS, kill_each
+from support.kills import FIFO, KILLS, kill_each
 from support.queues import account
 from support.waiting import until
 from testbed.in_flight import pages_of, taken_by
@@ -22,10 +22,7 @@ pytestmark = [
 
 SERIES = {
     "plain": {},
-    "breadth first, retries": {
-        "SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue",
-        "DEPTH_PRIORITY": 1,
-    },
+    "breadth first, retries": FIFO,
     "failures": {"RETRY_ENABLED": False},
 }
 

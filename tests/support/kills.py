@@ -13,6 +13,9 @@ from support.waiting import until
 KILLS = int(os.environ.get("KILLS", "1"))
 """Kills in each of the series; `make kills` asks for many."""
 
+FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue", "DEPTH_PRIORITY": 1}
+"""Settings of a crawl that goes breadth first."""
+
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
     "scrapy_bloom.local.store:Store._keep:before",

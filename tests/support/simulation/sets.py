@@ -47,12 +47,8 @@ _ELSEWHERE = "kill 2, stop 1, join 1, freeze 0.5", "walls 0.7, fails 0.1"
 SHARED = {
     "nothing happens": history("", "fails 0.1, redirects 0.2, waits 0.1, slow 0.03"),
     "idle workers": history("", "", pages=1, answers=(600.0,), loss=0.0, most_calls=450),
-    "kills": history("kill 3, stop 1, join 1, freeze 1, late 1"),
     "all killed": history("kill_all 1, kill 1, stop 1"),
-    "roll-backs": history("back 2, kill 1, late 2, freeze 0.5"),
     "split brain": history("split 2, kill 1, late 2, cut 1"),
-    "clocks": history(f"{CLOCKS}, kill 0.5, freeze 0.5"),
-    "keys lost": history("key 2, keys 1, late 1, full 1, flush 0.3"),
     "bodies lost": history("bodies 1, kill 1, late 2"),
     "losses while one is taken for dead": history("dead_before 1, dead_after 1, late 1", rate=0.1),
     "everything": history(f"{EVERYTHING}, keys 0.3"),
@@ -80,8 +76,6 @@ SHARED = {
         calm=100.0,
     ),
     "redirects that lead elsewhere": history(*_ELSEWHERE, settings={"RETRY_TIMES": 1}),
-    "outages": history("cut 3, full 1, freeze 0.5"),
-    "stops": history("stop 3, join 2, full 1, cut 1"),
     "hosts left alone": history(
         "kill 1, freeze 1, back 0.5", "busy 0.15, fails 0.2, waits 0.2", delay=0.3
     ),

@@ -49,7 +49,8 @@ class World:
     """One history.
 
     A subclass says where its crawl is kept: `place` are settings, `stored()` is a context manager
-    with what its account reads, `will_retry` says whether failed pages are to be fetched again.
+    with what its account reads, `will_retry` says whether failed pages are to be fetched again, and
+    `lost` which pages are lost at the end.
 
     Args:
         seed: of everything that is left to chance.
@@ -196,10 +197,6 @@ class World:
                 process.loop.close()
         self.check_end()
         return self.lost
-
-    @property
-    def lost(self):
-        return self.site.lost
 
     def changed(self):
         """Check the account now and then, when what is kept has changed."""
