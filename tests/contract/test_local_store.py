@@ -369,7 +369,6 @@ def test_a_reader_sees_the_last_commit_beside_a_run_and_after_a_kill(path, tmp_p
             assert reader.stored.contains_many(PAGES[:2]) == [True, False]
             assert [*reader.read(queue, newest=True)] == [(row, b"body")]
             assert (reader.meta["spider"], reader.clean) == ("tree", False)
-            assert (reader.stored.info().capacity, reader.stored.info().window) == (500, 3600)
         assert (where.read_bytes(), log_of(where).read_bytes()) == before
     store.close()
     before = path.read_bytes()

@@ -262,7 +262,6 @@ def test_dates_that_are_lost_alone_are_set_anew_in_portions(crawl):
 
 # Start requests, which each run and each worker may send
 
-
 FRONT = b"s".ljust(16, b".")
 
 
