@@ -10,16 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import scrapy
-from demo import DemoError
-from demo_distributed import judge
 from example.spiders.news import NewsSpider
-from example.spiders.site import SiteSpider
 from example.spiders.watch import WatchSpider
 from scrapy import Request, signals
 from scrapy.http import JsonRequest, Response
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import KEPT, Follower, at, crawl, make_crawler
+from support.crawling import KEPT, at, crawl, make_crawler
 from support.sites import Pages
 
 from scrapy_bloom.signals import hold_slot
@@ -133,8 +130,7 @@ async def test_each_run_fetches_only_what_is_new_or_has_changed_in_a_sitemap(pla
 
 @at("kept job", "shared")
 async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe):
-    pages = {"/": ["/a"], "/a": b'<form id="captcha">'}
-    with Pages(pages) as site:
+    with Pages(pages := {"/": ["/a"], "/a": b'<form id="captcha">'}) as site:
         spider = recipe("Captcha pages with status 200", site.url, {'"10m"': "0.1"})["Shop"]
         crawler = await crawl(spider, place)
         assert crawler.stats.get_value("bloom/failed/Captcha in parse") == 1
@@ -144,30 +140,17 @@ async def test_a_captcha_has_failed_and_is_fetched_by_the_next_run(place, recipe
         assert site.hits["/a"] == 2
 
 
-@at("kept job", "shared")
-async def test_each_account_fetches_a_page_once(place, recipe):
-    class Accounts(Follower):
-        async def start(self):
-            for account in ("anna", "ben", "anna"):
-                yield Request(self.url, meta={"cookiejar": account})
-
-    by_account = recipe("Many accounts at one URL")["ByAccount"]
-    with Pages({"/": []}) as site:
-        settings = {**place, "REQUEST_FINGERPRINTER_CLASS": by_account}
-        await crawl(Accounts, settings, url=site.url + "/")
-        assert site.hits["/"] == 2
-
-
-def test_a_nonce_makes_no_page_of_its_own(recipe):
-    fingerprinter = recipe("GraphQL with a nonce")["WithoutNonce"]()
-
-    def asked(page, nonce):
-        data = {"query": "books", "variables": {"page": page, "nonce": nonce}}
-        return fingerprinter.fingerprint(JsonRequest("https://a.test/graphql", data=data))
-
-    assert asked(1, "x") == asked(1, "y") != asked(2, "x")
+def test_a_page_is_one_for_each_account_and_whatever_its_nonce_is(recipe):
+    by_account = recipe("Many accounts at one URL")["ByAccount"]().fingerprint
+    without_nonce = recipe("GraphQL with a nonce")["WithoutNonce"]().fingerprint
+    url = "https://a.test/graphql"
+    anna, *others = (Request(url, meta={"cookiejar": name}) for name in ("anna", "anna", "ben"))
+    assert [by_account(each) == by_account(anna) for each in others] == [True, False]
+    pages = [{"variables": {"page": page, "nonce": nonce}} for page, nonce in ("1x", "1y", "2x")]
+    first, *others = (without_nonce(JsonRequest(url, data=data)) for data in pages)
+    assert [each == first for each in others] == [True, False]
     request = Request("https://a.test/")
-    assert fingerprinter.fingerprint(request) == fingerprint(request)
+    assert without_nonce(request) == fingerprint(request)
 
 
 @at("kept job", "shared")
@@ -248,18 +231,3 @@ async def test_a_page_is_watched_in_one_rhythm_from_run_to_run(tmp_path):
             await crawl(WatchSpider, settings | KEPT, url=site.url, every="1")
     assert len(times) == 5
     assert all(later - sooner >= 0.95 for sooner, later in pairwise(times))
-
-
-@pytest.mark.parametrize("spider", [SiteSpider, NewsSpider, WatchSpider])
-async def test_without_a_site_one_line_says_how_to_name_it(spider, caplog):
-    await crawl(spider)
-    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert said == "No site to crawl: name one with -a url=https://example.com"
-
-
-def test_the_demo_of_workers_judges_by_what_the_site_received(capsys):
-    judge(9, set(), {3, 4}, in_flight={3, 4, 5})
-    assert capsys.readouterr().out.strip().startswith("PASSED: each of 9 pages was fetched, 2 of")
-    for missed, twice in (({7}, set()), (set(), {3, 8})):
-        with pytest.raises(DemoError, match=f"{len(missed)} of 9 pages missed, {8 in twice:d} f"):
-            judge(9, missed, twice, in_flight={3, 4, 5})
