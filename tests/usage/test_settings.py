@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings as ScrapySettings
-from support.crawling import KEPT, crawl
-from support.sites import Pages
+from support.crawling import KEPT, visit
 
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.settings import OPTIONS, Settings
@@ -106,10 +105,9 @@ def test_an_unknown_setting_is_reported_with_the_one_that_was_meant(name, hint, 
 @pytest.mark.server
 async def test_a_crawl_reads_its_settings_once(tmp_path, caplog):
     theirs = {"REQUEST_FINGERPRINTER_CLASS": "scrapy_bloom.CanonicalRequestFingerprinter"}
-    with Pages({"/": []}) as site:
-        settings = {"JOBDIR": str(tmp_path), **KEPT, **theirs, "BLOOM_CAPACTY": 5}
-        await crawl(settings=settings, url=site.url + "/")
-        assert site.hits == {"/": 1}
+    settings = {"JOBDIR": str(tmp_path), **KEPT, **theirs, "BLOOM_CAPACTY": 5}
+    _, site = await visit({"/": []}, settings=settings)
+    assert site.hits == {"/": 1}
     assert caplog.text.count("There is no setting BLOOM_CAPACTY") == 1
 
 
