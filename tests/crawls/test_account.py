@@ -2,7 +2,7 @@
 
 import asyncio
 import gzip
-import re
+import json
 from collections import Counter
 
 import pytest
@@ -36,29 +36,19 @@ place = placed("kept job", "shared")
 
 
 @pytest.fixture
-def account(caplog):
-    """Return what the last crawl's last line says: how many pages are what, and why they failed.
+def account(place, bloom, caplog):
+    """Return what is told of the last crawl: how many pages are what, and why they failed.
 
     None may wait.
     """
     caplog.set_level("INFO")
 
     def account():
-        (text,) = (
-            text for text in caplog.messages if text.startswith(("Crawl stopped", "Crawl finished"))
-        )
         caplog.clear()
-        words = r"pages?\b|done|unparsed|not kept|failed|waiting|in flight"
-        found = {
-            word.rstrip("s"): int(n)
-            for n, word in re.findall(rf"(\d+) ({words})", text.partition(";")[0])
-        }
-        _, _, reasons = text.partition("failed (")
-        listed = re.findall("(\\d+) \u00d7 ([^,)]+)", reasons.partition(")")[0])
-        pages = found.pop("page")
-        assert pages == sum(found.values()), text
-        assert found.pop("waiting") == 0
-        return found | {reason: int(n) for n, reason in listed}
+        told = json.loads("".join(bloom(f"info {target_of(place)} --json")[1]))["account"]
+        assert told["waiting"] == told["in_flight"] == 0
+        counts = {name: told[name] for name in ("unparsed", "failed") if told[name]}
+        return {"done": told["done"]} | counts | told["failures"]
 
     return account
 
@@ -145,7 +135,7 @@ async def test_what_has_failed_is_fetched_by_the_next_run_and_what_was_decided_i
         hits = dict(site.hits)
         for reason in ("503", "ValueError in parse", "OSError in process_spider_input"):
             assert stats.get_value(f"bloom/failed/{reason}") == 1
-        said = account()  # which has some of the reasons
+        said = account()
         assert said == dict.fromkeys(said, 1) | {"done": 3, "unparsed": 1, "failed": 6}
         site.pages = pages | {"/mute": ["/c"]}
         crawler = await crawl(Rescuing, settings, url=site.url + "/")
@@ -195,17 +185,16 @@ async def test_an_errback_has_dealt_with_a_page_if_it_yields_something(
 
 async def test_an_errback_that_yields_an_item_and_raises_has_its_page_fetched_again(place, account):
     spider = type("Rescuing", (Rescuing,), {"how": "both"})
-    with Pages({"/": ["/bad"], "/bad": 503}) as site:
-        await crawl(spider, {**place, "RETRY_ENABLED": False}, url=site.url + "/")
+    await visit({"/": ["/bad"], "/bad": 503}, spider, {**place, "RETRY_ENABLED": False})
     said = account()  # why it has failed differs between versions of Scrapy
     assert (said["done"], said["failed"]) == (1, 1)
 
 
 async def test_a_wall_is_said_if_no_page_comes_through_it(place, caplog):
     names = [f"/{number}" for number in range(19)]
-    with Pages({"/": names} | dict.fromkeys(names, 403) | {"/9": []}) as site:
-        oldest = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
-        await crawl(Parsing, {**place, **oldest, "CONCURRENT_REQUESTS": 1}, url=site.url + "/")
+    pages = {"/": names} | dict.fromkeys(names, 403) | {"/9": []}
+    oldest = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue"}
+    await visit(pages, Parsing, {**place, **oldest, "CONCURRENT_REQUESTS": 1})
     assert not any("in a row" in text for text in caplog.messages)
 
 
@@ -287,33 +276,6 @@ async def test_what_is_too_large_is_not_fetched_again_packed_or_not(crawl_daily)
     assert [site.hits[f"/{name}"] for name in ("plain", "sized", "packed")] == [1, 1, 1]
 
 
-class LogsIn(Parsing):
-    """Logs in by a request of start(), as Scrapy's docs do; what it yields follows from that."""
-
-    async def start(self):
-        yield Request(f"{self.url}login", self.enter, dont_filter=True)
-
-    def enter(self, response):
-        yield response.follow("/", self.parse, dont_filter=True)
-
-
-@pytest.mark.parametrize("wall", [403, "/login"])
-async def test_failed_pages_come_back_after_the_login_of_the_next_run(crawl_daily, wall):
-    """They were sent beside it, met the wall, and left the list for good."""
-    members, names = [], [f"/{number}" for number in range(15)]
-
-    def login(*_):
-        members.append("me")
-        return []
-
-    pages = {"/": names, "/login": []}
-    down = pages | dict.fromkeys(names, 503)
-    walled = dict.fromkeys(names, lambda *_: [] if members else wall)
-    first = down, {"done": 2, "failed": 15, "503": 15}
-    second = pages | walled | {"/login": login}, {"done": 18}  # the page after the login each time
-    await crawl_daily(LogsIn, first, second, RETRY_ENABLED=False)
-
-
 async def test_failed_pages_are_only_counted_if_they_are_not_to_be_retried(crawl_daily):
     day = {"/": ["/bad"], "/bad": 503}, {"done": 1, "unparsed": 1}
     spider, site = await crawl_daily(Parsing, day, day, BLOOM_RETRY_FAILED=False)
@@ -350,21 +312,6 @@ async def test_what_is_unparsed_and_only_in_memory_is_listed_or_not_seen_in_the_
 def test_whatever_an_exception_says_can_be_written():
     """JSON may have half an emoji."""
     assert Reason.of(ValueError("not \ud83d")).message == "not ?"
-
-
-async def test_whatever_is_in_a_request_its_failure_is_listed(crawl_daily):
-    class Odd(Parsing):
-        def request(self, response, href):
-            metas = {"bloom_tries": 5}, {"redirect_urls": 5, "download_slot": "a"}
-            return response.follow(href, meta=metas[href == "/b"])
-
-        def parse(self, response):
-            yield from super().parse(response)
-            raise ValueError("a bug")
-
-    day = fan("a", "b"), {"done": 0, "failed": 3, "ValueError in parse": 3}
-    _, site = await crawl_daily(Odd, day, day)
-    assert site.hits == {"/": 2, "/a": 2, "/b": 2}
 
 
 class Linking(Parsing):
@@ -435,23 +382,29 @@ async def test_what_a_page_links_to_is_not_taken_for_it_whatever_meta_it_is_give
 
 
 class HandsOn(Parsing):
-    """Hands on meta that looks like ours, out of a site's JSON, say."""
+    """Hands on meta that looks like ours or Scrapy's, out of a site's JSON, say, and fails."""
 
     def request(self, response, href):
         foreign = ["7"], {"a": 1}, b"short", "text", 5
-        metas = [dict.fromkeys(OURS, value) for value in foreign]
-        return response.follow(href, meta=metas[len(self.parsed) % len(metas)])
+        value = foreign[len(self.parsed) % len(foreign)]
+        meta = {**dict.fromkeys(OURS, value), "redirect_urls": 5, "download_slot": "a"}
+        return response.follow(href, meta=meta)
+
+    def parse(self, response):
+        yield from super().parse(response)
+        raise ValueError("a bug")
 
 
 @at("memory", "kept job", "shared")
-async def test_foreign_meta_that_looks_like_ours_is_removed(place):
+async def test_foreign_meta_that_looks_like_ours_is_removed_and_each_failure_is_listed(
+    place, account
+):
     """A list as `bloom_start` was never taken by Redis: the crawl did not end."""
-    crawler, _ = await visit(
-        {"/": ["/a"], "/a": ["/b"], "/b": ["/c"], "/c": ["/d"], "/d": []},
-        HandsOn,
-        {**place, **QUICK},
-    )
+    pages = {"/": ["/a"], "/a": ["/b"], "/b": ["/c"], "/c": ["/d"], "/d": []}
+    crawler, _ = await visit(pages, HandsOn, {**place, **QUICK})
     assert len(crawler.spider.parsed) == 5
+    if "SCHEDULER" in place:
+        assert account() == {"done": 0, "failed": 5, "ValueError in parse": 5}
 
 
 class Empty(StartsNothing, Parsing):
@@ -464,9 +417,8 @@ async def test_a_crawl_of_a_spider_that_yields_nothing_warns_and_no_other_does(p
     (warning,) = (r for r in caplog.records if "Nothing was fetched" in r.message)
     assert warning.levelname == "WARNING"
     caplog.clear()
-    with Pages({"/": []}) as site:
-        await crawl(Parsing, place, url=site.url + "/")
-        await crawl(Empty, place)  # what another run has fetched is done
+    await visit({"/": []}, Parsing, place)
+    await crawl(Empty, place)  # what another run has fetched is done
     assert "Nothing was fetched" not in caplog.text
 
 
@@ -509,35 +461,6 @@ async def test_a_request_that_a_middleware_returns_comes_as_often_as_a_retry(cra
     assert hits == {"/same": 7, "/copy": 7, "/refused": 6}
 
 
-class Twofold(Parsing):
-    """Has two callbacks for its first page, and none if it begins with `nothing`."""
-
-    nothing = False
-
-    async def start(self):
-        if not self.nothing:
-            yield Request(self.url, dont_filter=True)
-            yield Request(self.url, self.other, dont_filter=True)
-
-    def other(self, response):
-        self.parsed.append(response.url)
-
-
-@pytest.mark.parametrize("nothing", [False, True])
-async def test_two_start_requests_of_one_page_that_fail_are_both_fetched_again(
-    place, account, nothing
-):
-    """After a retry, which is the same page."""
-    with Pages({"/": 503}) as site:
-        await crawl(Twofold, {**place, **QUICK}, url=site.url + "/")
-        assert account() == {"done": 0, "failed": 2, "503": 2}
-        site.pages = {"/": []}
-        crawler = await crawl(Twofold, place, url=site.url + "/", nothing=nothing)
-        assert account() == {"done": 2}
-    assert len(crawler.spider.parsed) == 2
-    assert site.hits["/"] == 6
-
-
 async def test_a_start_page_that_fails_in_a_later_run_is_one_page(crawl_daily):
     answers = [
         ([], {"done": 1}),
@@ -549,7 +472,7 @@ async def test_a_start_page_that_fails_in_a_later_run_is_one_page(crawl_daily):
         ([], {"done": 1}),
     ]
     days = [({"/": answer, "/seen": []}, expected) for answer, expected in answers]
-    await crawl_daily(Parsing, *days, RETRY_ENABLED=False)
+    await crawl_daily(Parsing, *days)  # a retry of it is the same page
 
 
 async def test_pages_that_redirect_to_each_other_have_failed_and_are_parsed_by_the_next_run(
