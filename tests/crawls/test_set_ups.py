@@ -4,10 +4,9 @@ import logging
 import sys
 from contextlib import suppress
 from hashlib import sha1
-from threading import Event
 
 import pytest
-from scrapy import Request, Spider, signals
+from scrapy import Request, Spider
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.engine import get_engine_status
 from support.crawling import (
@@ -19,12 +18,13 @@ from support.crawling import (
     close,
     crawl,
     placed,
+    visit,
 )
 from support.internals import scheduler_of
-from support.jobs import identity_of, kept_job, open_job
+from support.jobs import identity_of, kept_job
 from support.sites import Pages, fan
 
-from scrapy_bloom import JobInUseError, StateError
+from scrapy_bloom import StateError
 from scrapy_bloom.crawl import whose
 from scrapy_bloom.local.job import Job
 from scrapy_bloom.local.notes import REQUESTS
@@ -49,9 +49,6 @@ def warned(caplog):
 storage = placed("memory", "kept job", "shared", "redis")
 
 
-# Workers
-
-
 class RedisMixin:
     __module__ = "scrapy_redis.spiders"
 
@@ -66,32 +63,23 @@ async def test_workers_that_no_longer_share_a_crawl_are_warned(place, warned, na
     """Each of them fetched the whole site without a word."""
     left = {name: "scrapy_redis.queue.FifoQueue" if "QUEUE" in name else "redis://127.0.0.1:1"}
     spider = Fed if name == "Fed" else Follower
-    with Pages(fan("a")) as pages:
-        await crawl(spider, {**place, **left}, url=pages.url + "/")
-        said = warned(f"{name} is of scrapy-redis, but no pages are shared")
-        assert len(said) == ("BLOOM_REDIS_URL" not in place)
-        if said and spider is Follower:
-            await crawl(spider, {**place, **left, "BLOOM_BACKEND": "local"}, url=pages.url + "/")
-            assert warned("no pages are shared") == []
-
-
-# Schedulers
+    await visit(fan("a"), spider, {**place, **left})
+    said = warned(f"{name} is of scrapy-redis, but no pages are shared")
+    assert len(said) == ("BLOOM_REDIS_URL" not in place)
+    if said and spider is Follower:
+        await visit(fan("a"), spider, {**place, **left, "BLOOM_BACKEND": "local"})
+        assert warned("no pages are shared") == []
 
 
 async def test_a_scheduler_that_keeps_nothing_through_a_kill_is_warned_of(job, warned):
-    with Pages(fan("a")) as pages:
-        for settings, count in (
-            ({"SCHEDULER": SCRAPYS, "JOBDIR": str(job / "1")}, 1),
-            ({"SCHEDULER": SCRAPYS}, 0),
-            ({**KEPT, "JOBDIR": str(job / "2")}, 0),
-        ):
-            await crawl(Follower, settings, url=pages.url + "/")
-            said = warned("is not protected: after a kill it starts over")
-            assert len(said) == count
-            assert count == sum(text.startswith(f"SCHEDULER = {SCRAPYS!r}") for text in said)
-
-
-# Several spiders
+    for settings, count in (
+        ({"SCHEDULER": SCRAPYS, "JOBDIR": str(job / "1")}, 1),
+        ({"SCHEDULER": SCRAPYS}, 0),
+        ({**KEPT, "JOBDIR": str(job / "2")}, 0),
+    ):
+        await visit(fan("a"), Follower, settings)
+        said = warned(f"SCHEDULER = {SCRAPYS!r}: this run is not protected: after a kill it starts")
+        assert len(said) == count
 
 
 @at("shared")
@@ -112,13 +100,6 @@ def test_a_job_of_another_spider_is_refused_and_never_to_be_deleted(job):
         Job(job, identity_of("age"), REQUESTS)
     assert 'custom_settings = {"JOBDIR": "job-age"}' in str(refused.value)
     assert "delete" not in str(refused.value)
-
-
-def test_two_spiders_of_one_process_are_told_so(job):
-    first = open_job(job)
-    with pytest.raises(JobInUseError, match="another spider of this process is using this job"):
-        open_job(job)
-    first.close()
 
 
 # Nothing to fetch
@@ -177,28 +158,19 @@ async def test_scrapys_engine_status_says_how_many_wait(storage):
     """It said 0 in the telnet console while hundreds waited."""
 
     class Asking(Follower):
-        @classmethod
-        def from_crawler(cls, crawler, *arguments, **keywords):
-            spider = super().from_crawler(crawler, *arguments, **keywords)
-            crawler.signals.connect(spider.ask, signals.request_scheduled)
-            return spider
+        def parse(self, response):
+            if response.url == self.url:
+                scheduler = scheduler_of(self.crawler)
+                for number in range(20):
+                    scheduler.enqueue_request(response.follow(f"/{number}"))
+                status = get_engine_status(self.crawler.engine)
+                queues = [count for name, count in status if "dqs" in name or "mqs" in name]
+                told.append((sum(queues), len(scheduler)))
 
-        def ask(self):
-            status = dict(get_engine_status(self.crawler.engine))
-            queues = [count for name, count in status.items() if "dqs" in name or "mqs" in name]
-            self.told.append((sum(queues), len(scheduler_of(self.crawler))))
-            if len(self.told) > 40:
-                all_asked.set()
-
-    def leaf(*_path_and_cookie):
-        all_asked.wait(60)
-        return []
-
-    Asking.told, all_asked = [], Event()
-    with Pages(fan(**{f"{number}": leaf for number in range(40)})) as pages:
-        await crawl(Asking, {**storage, "CONCURRENT_REQUESTS": 1}, url=pages.url + "/")
-    assert max(Asking.told)[0] > 20
-    assert all(said == waiting for said, waiting in Asking.told)
+    told = []
+    await visit(fan(*range(20)), Asking, storage)
+    [(said, waiting)] = told
+    assert said == waiting >= 20
 
 
 # Another class under the spider's name, and other arguments
