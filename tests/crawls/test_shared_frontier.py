@@ -4,13 +4,10 @@ import asyncio
 import os
 import signal as signals_of_os
 import time
-from datetime import datetime, timezone
 
 import pytest
-from lxml.html import fromstring
 from msgpack import ExtType, packb
 from scrapy import Request, signals
-from support import kinds
 from support.crawling import (
     KEPT,
     SCRAPYS,
@@ -24,7 +21,7 @@ from support.crawling import (
     settings_at,
     visit,
 )
-from support.kinds import RAN, Color
+from support.kinds import RAN
 from support.queues import account, left, parts_of, shift_leases
 from support.sites import Pages, fan
 from support.spiders import Stopping
@@ -65,10 +62,7 @@ class Nothing(StartsNothing, Follower):
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [
-        ("Lifo", ["/5", "/2", "/1", "/4", "/0", "/3"]),
-        ("Fifo", ["/5", "/1", "/2", "/0", "/4", "/3"]),
-    ],
+    [("Lifo", "521403"), ("Fifo", "512043")],
 )
 @pytest.mark.each_scrapy
 async def test_the_order_is_by_priority_and_then_that_of_the_setting(
@@ -79,13 +73,13 @@ async def test_the_order_is_by_priority_and_then_that_of_the_setting(
             priority = (0, 5, 5, -1, 0, 2**63)[int(href[1:])]
             return super().request(response, href).replace(priority=priority)
 
-    shared |= {"CONCURRENT_REQUESTS": 1}
-    shared |= {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
+    queue = f"scrapy.squeues.Pickle{order}DiskQueue"
+    shared |= {"CONCURRENT_REQUESTS": 1, "SCHEDULER_DISK_QUEUE": queue}
     with Pages(fan(*range(6))) as pages:
         await crawl(Prior, shared, url=pages.url + "/")
         assert left(server, key) == (6, 0, 0)
         crawler = await crawl(Nothing, shared)
-    assert [url.removeprefix(pages.url) for url in crawler.spider.parsed] == expected
+    assert "".join(url[-1] for url in crawler.spider.parsed) == expected
 
 
 @pytest.mark.each_scrapy
@@ -99,9 +93,6 @@ async def test_a_crawl_that_is_stopped_is_resumed_by_the_next_worker(shared, ser
         await crawl(Follower, shared, url=pages.url)
     assert resumes_well(pages)
     assert left(server, key) == (0, 0, 0)
-
-
-# Engine and extensions
 
 
 async def test_the_event_loop_goes_on_while_the_server_is_frozen(own, own_server):
@@ -150,27 +141,6 @@ async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, c
 
 
 # Faults
-
-
-async def test_a_server_that_is_full_is_waited_for(own, own_server, key, caplog, monkeypatch):
-    monkeypatch.setattr(upkeep, "WARN", 0.3)
-    client = own_server.client()
-
-    def be_full():
-        client.config_set("maxmemory", 1000)
-        try:
-            until(lambda: caplog.text.count("Retrying") >= 3)
-        finally:
-            client.config_set("maxmemory", 0)
-
-    with LocalSite(pages=60, links=8) as pages:
-        pages.when(20, be_full)
-        crawler = await crawl(settings=own, url=pages.url)
-    assert "The server is out of memory" in caplog.text
-    assert pages.missed == set()
-    assert crawler.stats.get_value("finish_reason") == "finished"
-    assert crawler.stats.get_value("bloom/redis/outages") == 1
-    assert left(own_server, key) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("scheduler", [KEPT["SCHEDULER"], SCRAPYS])
@@ -258,103 +228,38 @@ async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, 
     assert server.client().keys(f"*{key}*") == [key.encode()]  # the note
 
 
-# What requests carry: data in, data out, and nothing that runs
-
-DATA = {
-    "item": kinds.Book(title="x"),
-    "dataclass": kinds.Page([kinds.Point(2)]),
-    "attrs": kinds.Author("y"),
-    "enum": Color.RED,
-    "named_tuple": kinds.Pair(1, kinds.Single("z")),
-    "text": fromstring("<a>of a link</a>").xpath("string()"),  # as rules note it, a class of lxml's
-    "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
-}
-
-
-class Carrying(Follower):
-    """Gives each link what is in `data`."""
-
-    data = DATA
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.came = []
-
-    def parse(self, response, **carried):
-        if carried:
-            self.came.append(carried)
-        yield from super().parse(response)
+class Ruled(Leaving):
+    """Notes the text of each link, as rules do: it is of a class of lxml's."""
 
     def request(self, response, href):
-        return kinds.Form(response.urljoin(href), cb_kwargs=self.data)
-
-
-class LeavesData(Leaves, Carrying):
-    pass
-
-
-class CarriesNothing(StartsNothing, Carrying):
-    pass
+        text = response.css("a")[0].root.xpath("string()")
+        return response.follow(href, meta={"link_text": text})
 
 
 @pytest.mark.each_scrapy
-@pytest.mark.parametrize("form", ["Pickle", "Marshal"])
-async def test_another_worker_gets_all_kinds_of_data_whatever_scrapys_queue_is(
-    shared, server, key, form, caplog
-):
-    shared["SCHEDULER_DISK_QUEUE"] = f"scrapy.squeues.{form}FifoDiskQueue"
-    with Pages(fan("a", "b")) as pages:
-        await crawl(LeavesData, shared, url=pages.url + "/")
-        assert left(server, key) == (2, 0, 0)
-        second = await crawl(CarriesNothing, shared)
-    assert second.spider.came == [DATA, DATA]
-    assert left(server, key) == (0, 0, 0)
-    (said,) = messages(caplog)
-    assert "LeavesData' (this run is" in said  # and nothing of the data
-
-
-class Plainly(Carrying):
-    """What it gives to its links is no data to a stranger."""
-
-    data = {"plain": kinds.Plain(1)}  # noqa: RUF012
-
-
-async def test_what_could_not_be_read_again_waits_in_memory_and_is_named(shared, caplog):
-    with Pages(fan("a", "b")) as pages:
-        crawler = await crawl(Plainly, shared, url=pages.url + "/")
-        assert pages.hits == {"/": 1, "/a": 1, "/b": 1}
-    assert crawler.spider.came == [Plainly.data] * 2
-    assert crawler.stats.get_value("scheduler/enqueued/memory") == 2
-    (said,) = messages(caplog)
-    assert "support.kinds.Plain" in said
-
-
 async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, server, key, caplog):
-    """His requests are on the failed list in the end, and all others are fetched."""
+    """His requests are on the failed list in the end, and all others are fetched.
+
+    So it is whatever Scrapy's queue is.
+    """
     RAN.clear()
+    shared["SCHEDULER_DISK_QUEUE"] = "scrapy.squeues.MarshalFifoDiskQueue"
     with Pages(fan("a", "b", "c")) as pages:
-        await crawl(LeavesData, shared, url=pages.url + "/")
+        await crawl(Ruled, shared, url=pages.url + "/")
         client, bodies = server.client(), beginning(key) + "bodies"
-        for number, (id_, stored) in enumerate([*client.hgetall(bodies).items()][:2]):
-            mark, found, _ = stored.partition(b"\x8e\xa3url")
-            assert found
-            hostile = {ExtType(0, b""): "support.kinds:run"} if number else 1
-            body = Request(pages.url, meta={"x": hostile}).to_dict()
-            if not number:
-                body["_class"] = "support.kinds.run"
-            client.hset(bodies, id_, mark + packb(body))
+        call = {ExtType(0, b""): "support.kinds:run"}
+        harms = {"_class": "support.kinds.run"}, {"meta": {"x": call}}
+        for id_, harm in zip(client.hkeys(bodies)[:2], harms, strict=True):
+            mark = client.hget(bodies, id_).partition(b"\xa3url")[0][:-1]
+            client.hset(bodies, id_, mark + packb(Request(pages.url).to_dict() | harm))
         caplog.clear()
-        crawler = await crawl(CarriesNothing, shared)
+        crawler = await crawl(Nothing, shared)
         assert left(server, key) == (0, 0, 2)
         assert sum(pages.hits.values()) == 2
     assert RAN == []
     assert crawler.stats.get_value("finish_reason") == "finished"
-    said = [line for line in messages(caplog) if "is more than data" in line]
-    assert len(said) == 1
-    assert "support.kinds.run" in said[0]
-
-
-# A lease that is over
+    (said,) = (line for line in messages(caplog) if "is more than data" in line)
+    assert "support.kinds.run" in said
 
 
 @pytest.mark.parametrize("then", [503, "/target"], ids=["retry", "redirect"])

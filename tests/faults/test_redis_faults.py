@@ -288,9 +288,6 @@ def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to
             assert sorted(map(int, worker.drain())) == [*range(20)]
 
 
-# Errors that a server gives once a worker has worked
-
-
 @pytest.mark.parametrize(
     ("reply", "passes"),
     [
@@ -298,6 +295,7 @@ def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to
         ("UNBLOCKED client unblocked via CLIENT UNBLOCK", True),
         ("ERR Error running script: Script killed by user with SCRIPT KILL.", True),
         ("ERR upstream failure", True),
+        ("OOM command not allowed when used memory > 'maxmemory'.", True),
         ("WRONGPASS invalid username-password pair or user is disabled.", True),
         ("NOAUTH Authentication required.", True),
         ("NOPERM this user has no permissions to run the 'evalsha' command", False),
