@@ -165,25 +165,6 @@ def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(site, serve
     assert left_in(server) == []
 
 
-def test_a_frozen_worker_gives_up_its_requests(site, server, workers):
-    with workers.two(50) as stopped:
-        stopped.freeze()
-    had = taken_by(server, stopped.pid)
-    assert had
-    until(lambda: not taken_by(server, stopped.pid))
-    stopped.send_signal(signal.SIGCONT)
-    assert workers.wait() == ["finished"] * 2
-    assert site.missed == set()
-    assert set(site.repeated) <= pages_of(site, had)
-    assert workers.runs[1].stat("bloom/queue/requeued") == len(had)
-    assert "this worker missed its lease of" in stopped.log
-    assert not any("starts over" in run.log for run in workers.runs)
-    assert left_in(server) == []
-
-
-# Losses and outages
-
-
 def start_again(server):
     """Start a server, and wait until it has read its log."""
     server.start()
@@ -217,37 +198,6 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         assert site.missed == set()
         assert set(site.repeated) <= had
         assert left_in(server) == []
-
-
-@pytest.mark.parametrize("site", [100], indirect=True)
-@pytest.mark.parametrize(("loss", "order"), [("flush", "Lifo"), ("older RDB", "Fifo")])
-def test_after_a_loss_the_crawl_starts_over_by_itself(site, tmp_path, loss, order):
-    chosen = {"SCHEDULER_DISK_QUEUE": f"scrapy.squeues.Pickle{order}DiskQueue"}
-    chosen["DOWNLOAD_DELAY"] = 0.05  # so that pages are left to both
-    with LocalRedis() as server, sharing(site, server, tmp_path, **chosen) as workers:
-        join_one_by_one(site, workers, 0, 0)
-        for run in workers.runs:
-            run.said("Crawl state in Redis", "New crawl, stored in Redis")
-        reach(site, site.delivered + 20)
-        if loss == "flush":
-            server.client().flushall()
-        else:
-            server.client().save()
-            reach(site, site.delivered + 15)
-            server.kill()
-            server.start()
-        assert workers.wait() == ["finished"] * 2
-        assert site.missed == set()
-        assert left_in(server) == []
-    logs = [run.log for run in workers.runs]
-    told = [log.count("starts over: it runs start() again") for log in logs]
-    # Of an older RDB only who has said something since is betrayed by its number.
-    assert max(told) == 1
-    assert loss == "older RDB" or told == [1, 1]
-    assert ("without min-replicas-to-write 1" in "".join(logs)) is (loss == "older RDB")
-    assert "Traceback" not in "".join(logs)
-    again = sum(hits - 1 for hits in site.repeated.values())
-    print(f"{loss}, {order}: {again} pages fetched again")  # noqa: T201 - to be read
 
 
 # Only a filter is shared
