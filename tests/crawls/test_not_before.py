@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from scrapy import Request
 from scrapy.core.engine import ExecutionEngine
-from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.exceptions import DontCloseSpider
 from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import Asked, Follower, at, crawl, download, placed, visit
@@ -65,10 +65,9 @@ def busy(seconds, times=1):
 
 
 def sent_too_early(pages, paths, caplog):
-    """Return when requests were sent to a host that was to be left alone for two seconds, and
-    whether others have waited.
+    """Return when a host was asked in its pause of two seconds, and whether others have waited.
 
-    Since when that is so the log says: on a busy machine one more may be sent before.
+    When that began the log says: on a busy machine one more may be sent before.
     """
     first, second = pages.times["/busy"]
     assert second - first >= 2 - EARLY
@@ -127,9 +126,8 @@ async def test_a_request_waits_and_its_children_do_not(kept, spider):
 
 
 async def test_a_wrong_delay_is_logged_once_and_means_none(kept, caplog):
-    with Pages(fan("a", "b")) as pages:
-        wrong = {"/a": "soon", "/b": -1}
-        crawler = await crawl(Delaying, kept, url=pages.url + "/", delays=wrong)
+    wrong = {"/a": "soon", "/b": -1}
+    crawler, _ = await visit(fan("a", "b"), Delaying, kept, delays=wrong)
     assert len(crawler.spider.parsed) == 3
     (error,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
     assert "does not wait: meta['bloom_delay'] = 'soon': must be a time" in error
@@ -258,43 +256,12 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
     assert crawler.stats.get_value("finish_reason") == "finished"
 
 
-SLOW = {"DOWNLOAD_SLOTS": {"busy": {"delay": LONG}}}
-
-
-@pytest.mark.parametrize(
-    ("settings", "count"),
-    [(ROTATING, 20), (ONE_ORDER, 20), (SLOW, 3)],
-    ids=["rotating", "one order", "slow"],
-)
-async def test_other_hosts_are_not_held_up(kept, settings, count):
-    class Hosts(Follower):
-        free = 0
-
-        def request(self, response, href):
-            slot = "busy" if "busy" in href else "free"
-            return response.follow(href, meta={"download_slot": slot})
-
-        def parse(self, response):
-            yield from super().parse(response)
-            self.free += response.meta["download_slot"] == "free"
-            if self.free == 20:
-                raise CloseSpider("enough")
-
-    pages = {f"busy{number}": busy(LONG, 99) for number in range(count)}
-    crawler, _ = await visit(fan(*range(20), **pages), Hosts, {**kept, **settings})
-    assert crawler.stats.get_value("finish_reason") == "enough"
-    assert crawler.spider.free == 20
-
-
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
     for module in frontier, backend, pacing:
         monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
     crawler, _ = await visit(fan(busy=busy(LONG)), settings={**kept, "RETRY_ENABLED": False})
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/queue/holds") == 1
-
-
-# One pace for all workers
 
 
 class Cached:
