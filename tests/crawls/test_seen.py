@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request, signals
 from scrapy.utils.request import fingerprint
 from scrapy.utils.test import get_crawler
-from support.crawling import KEPT, Follower, at, crawl, settings_at
+from support.crawling import Follower, at, crawl, settings_at, visit
 from support.internals import is_settled, scheduler_of
 from support.jobs import Session, page
 from support.sites import Pages, fan
@@ -23,9 +23,6 @@ pytestmark = pytest.mark.server
 
 def stat(crawler, name):
     return crawler.stats.get_value(f"bloom/{name}", 0)
-
-
-# A callback asks, and marks nothing
 
 
 class Asking(Follower):
@@ -52,9 +49,8 @@ class Asking(Follower):
 async def test_a_callback_may_ask_whether_a_page_was_seen(place):
     """In Redis what is not known here may be known to others."""
     no = None if "BLOOM_REDIS_URL" in place else False
-    with Pages(fan("a", "b")) as site:
-        spider = (await crawl(Asking, place, url=site.url + "/")).spider
-    assert spider.asked == [[no, no], [True, no], [no, no]]
+    crawler, site = await visit(fan("a", "b"), Asking, place)
+    assert crawler.spider.asked == [[no, no], [True, no], [no, no]]
     assert site.hits == {"/": 1, "/a": 1}
 
 
@@ -114,17 +110,6 @@ async def test_a_page_is_forgotten_with_the_pages_whose_redirects_to_it_were_dro
     assert hits == {"/": 1, **dict.fromkeys(names, 2), "/wall": 2, "/again": 1, "/c": 1}
     assert stat(crawler, "not_forgotten") == 0
     assert crawler.stats.get_value("walls/known") == 1
-
-
-def test_a_forgotten_page_is_fetched_again_after_a_kill(project):
-    settings = {**ONE, **KEPT, "spider": "walled"}
-    with Pages(fan(a=walls("/c")) | {"/again": [], "/c": []}) as site:
-        killed = project.crawl(site, **settings, WALLED_DIES=True)
-        assert killed.end() == -9
-        assert site.hits["/a"] == 1
-        for _ in range(2):
-            project.finish(site, **settings)
-    assert (site.hits["/a"], site.hits["/c"]) == (2, 1)
 
 
 # The same without a crawl
@@ -208,9 +193,8 @@ def ask(page, *chain, held=False, **meta):
 
 async def take(place, steps):
     """Return the crawler that has made these steps; its spider knows which were taken."""
-    with Pages(fan(*"abcd")) as site:
-        spider = type("Steps", (Steps,), {"steps": steps})
-        return await crawl(spider, place, url=f"{site.url}/")
+    crawler, _ = await visit(fan(*"abcd"), type("Steps", (Steps,), {"steps": steps}), place)
+    return crawler
 
 
 @at("kept job", "shared")

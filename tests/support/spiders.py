@@ -61,7 +61,7 @@ class Forking(Follower):
 
 
 class Walled(Follower):
-    """Forgets pages that are a login page; with `WALLED_DIES` it kills itself then."""
+    """Forgets pages that are a login page."""
 
     name = "walled"
     filtered = False
@@ -73,8 +73,6 @@ class Walled(Follower):
             known = scrapy_bloom.forget(response.request, self.crawler)
             self.crawler.stats.inc_value("walls/known", int(known))
             links.remove("/login")
-            if self.settings.getbool("WALLED_DIES"):
-                os.kill(os.getpid(), signal.SIGKILL)
         for href in links:
             yield response.follow(href)
 
