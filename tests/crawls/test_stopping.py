@@ -23,7 +23,7 @@ from support.crawling import (
 from support.internals import unsaid_in
 from support.queues import undone
 from support.sites import Pages, fan
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE
 from testbed.localsite import LocalSite
 
 from scrapy_bloom import Scheduler
@@ -43,28 +43,6 @@ storage = placed("kept job", "shared")
 
 
 # Spiders that close
-
-
-async def test_a_spider_that_closes_says_what_it_waits_for(storage, caplog):
-    caplog.set_level(logging.INFO)
-
-    class Closing(Follower):
-        def parse(self, response):
-            if response.url.endswith("/a"):
-                close(self.crawler)
-            yield from super().parse(response)
-
-    def answer_when_it_is_said(*_):
-        until(lambda: "Closing: finishing" in caplog.text)
-        return []
-
-    await visit(fan("a", b=answer_when_it_is_said), Closing, storage)
-    (said,) = (text for text in caplog.messages if text.startswith("Closing: "))
-    assert re.fullmatch(
-        r"Closing: finishing (1 page|2 pages) in flight\. To kill the crawl now is safe, too: the"
-        r" next run fetches whatever is unfinished\.",
-        said,  # the page that closes it may be through or not
-    )
 
 
 @pytest.mark.each_scrapy

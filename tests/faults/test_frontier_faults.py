@@ -264,9 +264,6 @@ async def test_what_has_failed_in_memory_is_eligible_again_in_an_hour_and_done_f
     assert hits == fetched
 
 
-# What commits are written for
-
-
 class Looking(Follower):
     """Notes how SQLite writes the commits of its crawl."""
 

@@ -78,9 +78,6 @@ def test_a_job_of_another_format_is_refused_by_its_number(job, requests, number)
         assert contents(job) == before
 
 
-# Another process
-
-
 def test_of_two_that_write_the_first_to_see_the_other_ends(job, caplog):
     """Somebody has deleted the lock, or it locks nothing there."""
     first = open_job(job, requests=True)
@@ -110,9 +107,6 @@ def test_a_second_crawl_is_refused_where_the_file_system_does_not_lock(job, monk
         open_job(job, requests=True)
     assert run.close()
     assert open_job(job, requests=True).close()
-
-
-# The directory
 
 
 @pytest.mark.parametrize("kind", ["moved", "deleted", "replaced"])
@@ -199,9 +193,6 @@ def dupefilter_of(beside):
     crawler = get_crawler(settings_dict={"JOBDIR": str(beside)})
     crawler.spidercls.name = SPIDER
     return BloomDupeFilter.from_crawler(crawler)
-
-
-# Kills, and queues that are not as they were
 
 
 def kill(folder):

@@ -258,9 +258,7 @@ def test_what_is_pushed_in_one_call_is_what_scrapy_redis_pushes(world, queue, se
     worker.scheduler.has_pending_requests()
     assert filter_in(worker.filter).link.round_trips == calls + 1
     if queue == "PriorityQueue":
-        pushed, expected = (
-            client.zrange(key, 0, -1, withscores=True) for key in ("worker:requests", "expected")
-        )
+        pushed, expected = (client.zrange(key, 0, -1, withscores=True) for key in keys)
     else:
         pushed, expected = (client.lrange(key, 0, -1) for key in keys)
     assert pushed == expected != []
