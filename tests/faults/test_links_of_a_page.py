@@ -129,7 +129,7 @@ class Worker:
         **settings,
     ):
         self.world, self.busy = world, False
-        ours = {"BLOOM_REDIS_URL": world.server.url, "BLOOM_REDIS_TIMEOUT": 1}
+        ours = {"BLOOM_REDIS_URL": world.server.url, "BLOOM_REDIS_TIMEOUT": 10}
         self.crawler = crawler = get_crawler(Spider, {"BLOOM_CAPACITY": 1000, **ours, **settings})
         crawler.spider = spider = Spider.from_crawler(crawler, name="worker")
         self.filter = filter_.from_spider(spider)
@@ -436,7 +436,7 @@ async def test_start_waits_while_much_cannot_be_sent(world):
 
 @pytest.mark.parametrize("failing", [3, 10**9])
 async def test_a_spider_that_closes_sends_what_waits(world, failing, caplog):
-    worker = Worker(world)
+    worker = Worker(world, BLOOM_REDIS_TIMEOUT=3)  # for so long a close waits
     world.failing = failing
     for page in range(3):
         worker.offer(page)

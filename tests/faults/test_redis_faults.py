@@ -31,13 +31,18 @@ FAULT_SERIES = int(os.environ.get("FAULTS", "12"))
 """Faults in each of the long series; `make kills` asks for many."""
 
 
+def patience(*faults):
+    """Return a timeout for these: what stalls lasts as long, what does not may take any time."""
+    return 4.0 if any("stall" in fault for fault in faults) else 20.0
+
+
 @pytest.fixture
 def opened():
     with ExitStack() as filters:
 
         def opened(url, key, **options):
             plan = plan_of(capacity=10, error_rate=1e-9)
-            one = RedisFilter(Server(url), key, plan, **{"known": 0, "timeout": 2.0, **options})
+            one = RedisFilter(Server(url), key, plan, **{"known": 0, "timeout": 20.0, **options})
             return filters.enter_context(one)
 
         yield opened
@@ -49,7 +54,8 @@ def add_with(faults, opened, server, proxy, known):
     Return that one, and how often each page was granted: none is seen before.
     """
     key, pages, granted = next(keys), fingerprints(40), Counter()
-    faulty, sound = opened(proxy.url, key, known=known), opened(server.url, key)
+    faulty = opened(proxy.url, key, known=known, timeout=patience(*faults.values()))
+    sound = opened(server.url, key)
 
     def add(worker, items):
         for item, seen in zip(items, worker.add_many(items), strict=True):
@@ -88,7 +94,7 @@ def test_fingerprints_granted_in_one_batch_are_not_seen_when_the_next_fails(serv
     """The first 500 of these were called seen in the second try, though nobody had them."""
     pages = fingerprints(1200)
     with Proxy(server.port, counted=name_of("mark")) as proxy:
-        seen = opened(proxy.url, next(keys), on_error="close", timeout=20.0)
+        seen = opened(proxy.url, next(keys), on_error="close")
         seen.add(b"loads the script")
         proxy.requests, proxy.faults = 0, {2: "drop reply", 3: "drop reply"}
         with pytest.raises(BackendError):
@@ -160,7 +166,7 @@ def test_a_forgotten_fingerprint_is_granted_to_one_worker_again(server, opened, 
         return new
 
     with ThreadPoolExecutor(4) as workers:
-        for new in workers.map(work, [opened(server.url, key, timeout=10.0) for _ in range(4)]):
+        for new in workers.map(work, [opened(server.url, key) for _ in range(4)]):
             granted.update(new)
     assert granted == dict.fromkeys(known, 2)
 
@@ -170,7 +176,7 @@ def test_a_fault_takes_nothing_out_twice(server, opened, key, fault):
     """If a repeated call did, it would undo what somebody was granted since."""
     one = fingerprints(1)[0]
     with Proxy(server.port, counted=name_of("mark")) as proxy:
-        faulty, other = opened(proxy.url, key, timeout=3.0), opened(server.url, key)
+        faulty, other = opened(proxy.url, key, timeout=patience(fault)), opened(server.url, key)
         faulty.add(one)
         proxy.requests, proxy.faults = 0, {1: fault}
         assert faulty.forget(one)
@@ -341,7 +347,7 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
 
 def test_a_server_that_falls_silent_blocks_one_check(server, opened, key, monkeypatch):
     with Proxy(server.port) as proxy:
-        seen = opened(proxy.url, key, known=1000)
+        seen = opened(proxy.url, key, known=1000, timeout=patience("stall"))
         assert seen.add_many(fingerprints(20)) == [False] * 20
         proxy.faults = dict.fromkeys(range(proxy.requests + 1, 10_000), "stall")
         run, waited = seen.link.run, []
@@ -365,7 +371,7 @@ def test_a_large_request_comes_over_a_slow_link_and_the_lease_is_kept(server, ke
     monkeypatch.setattr(upkeep, "LEASE", 8.0)
     with (
         Proxy(server.port) as link,
-        Crawler(link.url, key, timeout=2.0, calls=upkeep.CALL) as worker,  # as long as in a crawl
+        Crawler(link.url, key, timeout=6.0, calls=upkeep.CALL) as worker,  # as long as in a crawl
     ):
         with Crawler(server.url, key):  # it looks for the dead with each heartbeat
             link.rate = 200_000
