@@ -82,7 +82,7 @@ class Addon:
 
 
 def _warn_of_another_scheduler(chosen: Any) -> None:
-    """Warn that requests would not be kept with their marks."""
+    """Warn that requests would not be stored with their marks."""
     from scrapy_bloom.scheduler import Scheduler
 
     try:
@@ -91,8 +91,8 @@ def _warn_of_another_scheduler(chosen: Any) -> None:
         return
     if Scheduler not in kinds:
         logger.warning(
-            "SCHEDULER = %r: this run is not protected: after a kill it starts over, or loses what"
-            " this process had to fetch. Remove that setting, and the add-on sets %r.",
+            "SCHEDULER = %r: this run is not protected: after a kill it starts over, or loses the"
+            " requests in this process's queue. Remove that setting, and the add-on sets %r.",
             chosen,
             _SCHEDULER,
         )

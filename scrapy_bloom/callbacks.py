@@ -1,4 +1,4 @@
-"""Functions for callbacks and middlewares: was a page seen? Fetch it again; leave a host alone."""
+"""Functions for callbacks and middlewares: was a page seen? Fetch it again; pause a host."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ def seen(request: Request, crawler: Crawler) -> bool | None:
 
 
 def hold(request: Request, crawler: Crawler, seconds: Span) -> bool:
-    """Leave the host of a request alone for a time: no worker of the crawl sends it a request.
+    """Pause the host of a request: for a time no worker of the crawl sends it a request.
 
     For a page with status 200 that says "too many requests":
     ``scrapy_bloom.hold(response.request, self.crawler, 300)`` in a callback. The host is the
-    download slot of the request. A request for the same page is not made: yield one with a
-    ``bloom_delay``. Call it where Scrapy calls a spider or a middleware, not from another thread.
+    download slot of the request. The page itself is not fetched again: yield a request for it with
+    a ``bloom_delay``. Call it where Scrapy calls a spider or a middleware, not from another thread.
 
     :param request: the request, usually ``response.request``.
     :param crawler: its crawl, in a spider ``self.crawler``.
     :param seconds: for how long: seconds, a `timedelta`, or text such as ``"5m"``.
-    :returns: whether the host is left alone: only ``scrapy_bloom.Scheduler`` can do that.
+    :returns: whether the host is paused: only ``scrapy_bloom.Scheduler`` can do that.
     :raises SettingError: if `seconds` is not a time.
     """
     wait, send = read_age("seconds", seconds), crawler.signals.send_catch_log
     held = any(done is True for _, done in send(hold_slot, request=request, seconds=wait))
     if not held:
         logger.warning(
-            "The host of %s is not left alone: this crawl has no open scrapy_bloom.Scheduler.",
+            "The host of %s was not paused: this crawl has no open scrapy_bloom.Scheduler.",
             request,
             extra={"spider": crawler.spider},
         )

@@ -161,8 +161,8 @@ def check_no_log(path: Path) -> None:
     if log_size(path):
         raise StateError(
             f"{path}-wal: found a log that belongs to another file, expected none. It was left as"
-            f" it is: bring {path.name} back if it is gone, close what else reads it, or move the"
-            f" log away to start over."
+            f" it is: restore {path.name} if it is gone, close any program that reads it, or move"
+            f" the log away to start over."
         )
 
 

@@ -115,4 +115,4 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
         yield "not before", f"{counted(later, 'request')}{following}"
     if holds := facts.get("holds"):
         until = (f"{host} until {moment(end)}" for host, end in holds.items())
-        yield "left alone", ", ".join(until)
+        yield "paused", ", ".join(until)

@@ -126,8 +126,8 @@ class LocalTarget:
             if (self.folder / SCRAPYS_QUEUE).exists() or (self.folder / SCRAPYS_MARKS).exists():
                 raise StateError(
                     f"{self.name}: holds a queue of Scrapy's own scheduler; scrapy_bloom.Addon is"
-                    f" not enabled, or was not when that crawl began. In settings.py, ADDONS must"
-                    f" stand only once: the template's 'ADDONS = {{}}' further down empties it."
+                    f" not enabled, or was not when that crawl began. Set ADDONS only once in"
+                    f" settings.py: the template's 'ADDONS = {{}}' further down overrides it."
                 )
             there = "no filter" if self.folder.is_dir() else "no such directory"
             raise StateError(f"{self.name}: found {there}.")

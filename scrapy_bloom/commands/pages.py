@@ -80,8 +80,8 @@ def _note_in_vain(target: Target, new: int) -> bool:
     if others > 0:
         note(
             f"none of these fingerprints was among the {counted(others, 'page')} that the filter"
-            f" knew. If they are of the same crawl, they were made in another way, and match no"
-            f" page: see its REQUEST_FINGERPRINTER_CLASS and the version of Scrapy that made them"
+            f" knew. If they belong to the same crawl, they were computed differently and match no"
+            f" page: check REQUEST_FINGERPRINTER_CLASS, and the version of Scrapy that made them"
         )
     return others > 0
 

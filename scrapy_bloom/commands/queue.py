@@ -33,8 +33,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     for kind, text in (
         ("failed", "show the failed list instead; exit with 1 if it is not empty"),
-        ("unparsed", "show what no callback got"),
-        ("given-up", "show what of that has failed in three runs"),
+        ("unparsed", "show what no callback handled"),
+        ("given-up", "show which of these were given up after three failed runs"),
     ):
         which.add_argument(f"--{kind}", dest="shown", action="store_const", const=kind, help=text)
     what = parser.add_mutually_exclusive_group()

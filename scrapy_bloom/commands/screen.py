@@ -82,7 +82,7 @@ def view(facts: dict[str, Any], width: int, height: int = 0, problem: str = "") 
         summary.add_row(Text(name, "dim"), value if isinstance(value, Text) else _text(value))
     parts: list[RenderableType] = [_cut(facts["target"], width, "bold")]
     if problem:
-        parts.append(_text(f"{moment(time.time())[-8:]} {problem} Looking again.", "red"))
+        parts.append(_text(f"{moment(time.time())[-8:]} {problem} Retrying.", "red"))
     parts.append(summary)
     workers, hosts = [*_workers(facts, width)], [*_hosts(facts, width)]
     tables = [(_WORKERS, workers, len(workers)), (_HOSTS, hosts, facts.get("hosts", 0))]

@@ -242,9 +242,9 @@ class Frontier:
         except Exception:  # no memory
             self._backend.give_up(
                 StateError(
-                    f"A request could not be enqueued ({error!r}), and neither could its page be"
-                    f" forgotten, so nothing more is written. Start the crawl again: it resumes"
-                    f" from what was written last."
+                    f"A request could not be enqueued ({error!r}), and its page could not be"
+                    f" forgotten, so nothing more is stored. Start the crawl again: it resumes from"
+                    f" what was stored last."
                 )
             )
 
@@ -415,8 +415,8 @@ class Frontier:
         self._note_ended()
         if count > 0:
             self._report.info(
-                f"Closing: finishing {counted(count, 'page')} in flight. To kill the crawl now is"
-                f" safe, too: the next run fetches whatever is unfinished."
+                f"Closing: finishing {counted(count, 'page')} in flight. It is also safe to kill"
+                f" the crawl now: the next run fetches whatever is unfinished."
             )
 
     # The end

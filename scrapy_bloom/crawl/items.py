@@ -70,8 +70,8 @@ MOST_HELD_BYTES: Final = 16 << 20
 MOST_BYTES: Final = 64 << 20
 """The size of those of all pages: a page may wait for others for long, see :class:`Page`."""
 
-_NOT_DONE: Final = "not done before: after a stop or a kill they are fetched again"
-_DONE: Final = "done: the job has the items, and after a stop or a kill the next run appends them"
+_NOT_DONE: Final = "unfinished until then: after a stop or a kill they are fetched again"
+_DONE: Final = "done: the items are stored, and after a stop or a kill the next run appends them"
 
 
 @dataclass(eq=False)
@@ -205,8 +205,8 @@ class Items:
         if pages:
             self._report.log(
                 logging.ERROR,
-                "Items of %s pages could not be written out before the end, so these pages are not"
-                " done: they are fetched again.",
+                "Items of %s pages could not be written out before the end, so the next run fetches"
+                " these pages again.",
                 f"{pages:,}",
             )
 
@@ -245,8 +245,8 @@ class Items:
             self._report.once(
                 logging.INFO,
                 "%s has yielded more than %s items, or %s of them (all pages: %s), or one that"
-                " cannot be pickled. Its items are exported at once, so after a kill they may come"
-                " twice. More such pages are not shown.",
+                " cannot be pickled. Its items are exported at once, so a kill may duplicate them."
+                " More such pages are not shown.",
                 response,
                 f"{MOST_HELD:,}",
                 write_size(MOST_HELD_BYTES),
@@ -329,7 +329,7 @@ class Items:
             self._say_at = now + _SAID
             self._report.log(
                 logging.ERROR,
-                "Items could not be written out: %s. Nothing is sent until that succeeds. Their"
+                "Items could not be written out: %s. No request is sent until that succeeds. Their"
                 " pages are %s.",
                 error,
                 pages_are,
@@ -349,8 +349,8 @@ class Items:
         if self._scrapys is not self._exporter:
             self._report.info(
                 f"Feeds are written by {type(self._scrapys).__name__}, not by"
-                " scrapy_bloom.FeedExporter, which the add-on sets: after a kill items come twice,"
-                " and one that cannot be exported does not fail its page."
+                " scrapy_bloom.FeedExporter, which the add-on sets: a kill duplicates items, and"
+                " one that cannot be exported does not fail its page."
             )
         for warning in warnings(self._scrapys):
             self._report.warn(warning)

@@ -35,9 +35,10 @@ def warn_if_not_shared(crawler: Crawler, report: Report, *, shared: bool) -> Non
         found = [kinds[0].__name__]
     if found:
         report.warn(
-            f"{found[0]} is of scrapy-redis, but no pages are shared: without BLOOM_REDIS_URL each"
-            f" worker filters by itself, and fetches what others have fetched. Set BLOOM_REDIS_URL"
-            f" to the server of REDIS_URL; or, for one worker only, BLOOM_BACKEND = 'local'."
+            f"{found[0]} belongs to scrapy-redis, but no pages are shared: without BLOOM_REDIS_URL"
+            f" each worker has its own filter, and fetches what others have fetched. Set"
+            f" BLOOM_REDIS_URL to the server of REDIS_URL; or, for one worker only, BLOOM_BACKEND ="
+            f" 'local'."
         )
 
 

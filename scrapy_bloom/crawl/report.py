@@ -206,7 +206,7 @@ class Report:
         words = (
             self._marks(),
             f"{counted(waiting, 'request')} waiting{change}",
-            *((f"{later:,} of them for a time",) if later else ()),
+            *((f"{later:,} of them delayed",) if later else ()),
             *others,
             self._loss("expected loss"),
         )
@@ -294,8 +294,8 @@ class Report:
         if [each for _, each in self._errors].count(kind) < _TIMES:
             return None
         return StateError(
-            f"The same error came {_TIMES} times within a minute ({error!r}), so nothing more is"
-            f" written. Start the crawl again: it resumes from what was written last."
+            f"The same error occurred {_TIMES} times within a minute ({error!r}), so nothing more"
+            f" is stored. Start the crawl again: it resumes from what was stored last."
         )
 
     def not_forgotten(self, request: Request, error: Exception) -> None:

@@ -52,7 +52,7 @@ class Walls:
             self._report.warn(
                 f"{_IN_A_ROW} pages of {host or 'one host'} in a row were not parsed ({name}): the"
                 f" site may want a login, or block this crawl. '{queue} --unparsed' lists them."
-                f" First have the spider log in, or be slower: then '{queue} --retry --reason"
+                f" Log in first, or crawl more slowly; '{queue} --retry --reason"
                 f" {shlex.quote(reason.kind)}' has the next run fetch them again."
             )
 

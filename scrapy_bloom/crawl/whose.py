@@ -64,6 +64,6 @@ def warn_of_another(place: object, stored: Any, own: str, *, setting: str) -> No
         how += [f"with another {', '.join(map(repr, changed)):.500}"] if changed else []
         logger.warning(
             "%s: made %s. This run fetches what both have yielded, so their items may be mixed. To"
-            " keep them apart, give each its own %s. If the class has only moved, all is well.",
+            " keep them apart, give each its own %s. Ignore this if the class has only moved.",
             *(place, " ".join(how), setting),
         )

@@ -194,9 +194,8 @@ class LocalBackend(Backend):
             self.give_up(
                 StateError(
                     f"{self._store.path} cannot be read ({error}); nothing more is written. Start"
-                    f" the crawl again first: it resumes if the disk only failed to read once. If"
-                    f" it is refused then, restore the job directory from a copy, or delete it and"
-                    f" crawl again."
+                    f" the crawl again: it resumes if only a single read failed. If it is refused,"
+                    f" restore the job directory from a copy, or delete it and crawl again."
                 )
             )
             return None
@@ -400,9 +399,9 @@ class LocalBackend(Backend):
         return self._store.filter.info()
 
     def describe(self) -> tuple[str, ...]:
-        """Say how many hosts are left alone."""
+        """Return how many hosts are paused, as text."""
         held = len(self._queues.held)
-        return (f"{counted(held, 'host')} left alone",) if held else ()
+        return (f"{counted(held, 'host')} paused",) if held else ()
 
     # Faults
 
@@ -412,8 +411,8 @@ class LocalBackend(Backend):
         if not self._failing:
             self._failing = True
             logger.error(
-                "%s: %s. The crawl waits and tries again. Until that succeeds, a kill takes it"
-                " back to the last commit: no page is lost, but some are fetched again.",
+                "%s: %s. The crawl waits and retries. Until that succeeds, a kill takes it back"
+                " to the last commit: no page is lost, but some are fetched again.",
                 self._store.path,
                 error,
                 extra={"spider": self._spider},
@@ -430,7 +429,7 @@ class LocalBackend(Backend):
             self._report.once(
                 logging.WARNING,
                 "spider.state cannot be pickled (%r), so it is not stored: after a kill the spider"
-                " has the state that was stored last. Keep in it what can be pickled.",
+                " gets the last state that was stored. Put only what can be pickled into it.",
                 error,
             )
             return

@@ -58,7 +58,7 @@ def complete_feeds(folder: Path, note: bytes) -> None:
             ) from error
         if count:
             logger.info(
-                "Appended %s bytes to %s: the last run ended before it had.", f"{count:,}", path
+                "Appended %s bytes to %s: the last run ended before it could.", f"{count:,}", path
             )
 
 

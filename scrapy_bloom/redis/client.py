@@ -255,7 +255,7 @@ class Server:
         denied = isinstance(error, redis.AuthenticationError) or "AuthenticationError" in str(error)
         forbidden = isinstance(error, NoPermissionError) or _FORBIDDEN.search(str(error))
         if denied and isinstance(error, MasterNotFoundError):
-            text += " The Sentinels want a password: add ?sentinel_password=... to their URL."
+            text += " The Sentinels require a password: add ?sentinel_password=... to their URL."
         elif denied:
             text += " Check user and password in its URL (BLOOM_REDIS_URL)."
         elif forbidden:
@@ -285,12 +285,12 @@ class Server:
         if _CERTIFICATE.search(cause):
             return (
                 " Add ?ssl_ca_certs=/path to its URL, or ?ssl_cert_reqs=none, which trusts anybody;"
-                " if it wants a certificate, ?ssl_certfile=/path&ssl_keyfile=/path."
+                " if it asks for a certificate, ?ssl_certfile=/path&ssl_keyfile=/path."
             )
         if self.url.startswith("rediss:") and _NO_TLS.search(cause):
             return " Does it speak TLS at this port? Without TLS its URL begins with redis://."
         if self.url.startswith("redis:") and _ONLY_TLS.search(cause):
-            return " If it wants TLS, its URL begins with rediss://."
+            return " If it requires TLS, its URL begins with rediss://."
         return ""
 
     def _master(self, options: dict[str, Any]) -> Any:

@@ -61,7 +61,7 @@ class Hang:
             where = "".join(traceback.format_stack(stack[0])) if stack else ""
             logger.warning(
                 "%s: this worker gives up its lease, because its event loop has been blocked for"
-                " %.0f s (%s). Others fetch what it had. It is here:\n%s",
+                " %.0f s (%s). Other workers fetch what it had. It is blocked here:\n%s",
                 *(self._worker.place, seconds, by, where),
             )
 

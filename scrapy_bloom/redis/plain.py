@@ -90,7 +90,7 @@ class SharedFilter:
         """
         epoch, why = self.filter.worker.epoch, ""
         if not kind:
-            why = "scheduler, queue or filter have a method of their own for that"
+            why = "the scheduler, queue or filter overrides a method that this needs"
         elif isinstance(self.filter.link.client, RedisCluster):
             why = "Redis is a cluster"
         else:
@@ -101,7 +101,7 @@ class SharedFilter:
             if found not in (epoch, epoch.encode()):
                 why = "the queue is in another server or database"
         if why:
-            self._report.info(f"Marks and requests go to Redis one by one: {why}.")
+            self._report.info(f"Marks and requests go to Redis in separate calls: {why}.")
         else:
             Pushing(self._crawler, scheduler, kind, self.filter, judge, self._report)
 

@@ -177,7 +177,7 @@ class Pushing:
             return False
         try:
             if isnan(request.priority):  # Redis would refuse the whole call
-                raise ValueError("its priority is no number")
+                raise ValueError("its priority is not a number")
             entry.body = encode(request, self._scheduler.queue)
             entry.priority = request.priority
         except Exception:
@@ -204,7 +204,9 @@ class Pushing:
         """Give the scheduler its methods back, and let it enqueue what waits."""
         if isinstance(error, BackendError):  # else that ends the crawl
             queue = self._queue[0]
-            self._report.warn(f"{error} So marks go there one by one, and requests to {queue}.")
+            self._report.warn(
+                f"{error} So marks and requests for {queue} now go to Redis in separate calls."
+            )
             with suppress(BackendError):
                 self._filter.worker.beat()  # a right may be missing to this queue only
         self._filter.worker.most_known = 0

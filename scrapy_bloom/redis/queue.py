@@ -206,8 +206,8 @@ class SharedQueue:
             )
         else:
             logger.warning(
-                "%s: this worker missed its lease of %g s: it stood still, or could not reach"
-                " Redis. Others have what it had taken; it continues.",
+                "%s: this worker missed its lease of %g s: it was suspended, or could not reach"
+                " Redis. Other workers have the requests it had taken. It continues.",
                 *(self.worker.place, upkeep.LEASE),
             )
         return Answer(void=True, start_over=bool(lost))

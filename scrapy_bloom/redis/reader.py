@@ -89,9 +89,8 @@ class Reader:
             return state
         if keys := self.to_free():
             raise StateError(
-                f"{self._place}: found a filter that was deleted, but not to its end:"
-                f" {keys:,} keys are left. 'scrapy bloom delete' frees them, and so does the next"
-                f" crawl."
+                f"{self._place}: found a filter whose deletion was interrupted: {keys:,} keys are"
+                f" left. 'scrapy bloom delete' frees them, and so does the next crawl."
             )
         raise StateError(
             f"{self._place}: found no filter. A crawl creates it when it starts, under"

@@ -94,9 +94,9 @@ def warn_of_refused(report: Report, error: Exception) -> None:
     """Warn, once per crawl, that a request may have been written by a stranger."""
     report.once(
         logging.WARNING,
-        "A request in Redis is more than data, and nothing of it was run (%s). If no worker of this"
-        " crawl has written it, with a class in a module that is not imported here, somebody else"
-        " has: see who can write to Redis.",
+        "A request in Redis contains more than data, none of which was run (%s). If no worker of"
+        " this crawl stored it, with a class of a module that is not imported here, somebody else"
+        " did: check who can write to Redis.",
         error,
     )
 
@@ -104,9 +104,9 @@ def warn_of_refused(report: Report, error: Exception) -> None:
 def log_paces(report: Report, downloads: Downloads) -> None:
     """Log which pace the workers keep together."""
     if downloads.adjusts:
-        report.info("AutoThrottle finds one delay for each host, shared by all workers.")
+        report.info("AutoThrottle adjusts one delay per host, shared by all workers.")
     elif delay := downloads.default.delay:
-        report.info(f"DOWNLOAD_DELAY = {delay:g} holds for all workers together, for each host.")
+        report.info(f"DOWNLOAD_DELAY = {delay:g} applies per host across all workers.")
 
 
 def log_waiting(report: Report, taken: int) -> None:
@@ -122,9 +122,9 @@ def warn_of_failed(report: Report, account: Account, spider: str) -> None:
     listed = Counter(account.failures) + Counter(account.decisions)
     if failed := sum(listed[kind] for kind in _WORKERS):
         report.warn(
-            f"{counted(failed, 'request')} listed: no worker could read it, or {MOST_DEATHS}"
-            f" workers died with it or were blocked by it. 'scrapy bloom queue --spider {spider}"
-            f" --failed', and with '--unparsed', shows which, and '--retry' puts them back."
+            f"{counted(failed, 'request')} given up, or on the failed list: no worker could read"
+            f" it, or {MOST_DEATHS} workers died with it or were blocked by it. 'scrapy bloom queue"
+            f" --spider {spider} --failed', and '--unparsed', list them; '--retry' puts them back."
         )
 
 
@@ -150,6 +150,6 @@ def describe_crawl(worker: Worker) -> tuple[str, ...]:
     counts = worker.counts
     if not counts.workers:  # nobody has looked yet
         return ()
-    held = f", {counts.held:,} left alone" if counts.held else ""
+    held = f", {counts.held:,} paused" if counts.held else ""
     hosts = counted(counts.hosts, "host") + held
     return f"{counts.taken:,} across {counted(counts.workers, 'worker')}", hosts

@@ -311,9 +311,9 @@ class Turns:
             self._paces[taken.slot] = UNPACED
             self._report.once(
                 logging.INFO,
-                "No request of %s is sent to it: a cache or a middleware answers them, or sets"
-                " another download_slot. Until one is, they do not wait for each other. More such"
-                " hosts are not shown.",
+                "No request for %s reaches it: a cache or a middleware answers them, or sets"
+                " another download_slot. Until one does, they are not delayed. More such hosts are"
+                " not shown.",
                 _key(taken.slot),
             )
 

@@ -43,9 +43,9 @@ _HAS_REQUESTS: Final = (
     ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
 )
 _ANOTHERS: Final = (
-    ". Requests wait there, with callbacks of that spider. If each page is wanted once, whoever"
-    " finds it, make the spiders one, with arguments; or set Scrapy's own SCHEDULER in all of them,"
-    " and run them at the same time"
+    ". Requests wait there, with callbacks of that spider. To fetch each page once for several"
+    " spiders, write one spider with arguments; or set Scrapy's own SCHEDULER in all of them, and"
+    " run them at the same time"
 )
 
 AHEAD: float = 0.4

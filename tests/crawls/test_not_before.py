@@ -286,4 +286,4 @@ async def test_what_is_not_sent_to_its_host_does_not_wait_for_it(kept, middlewar
     settings = {"DOWNLOAD_DELAY": LONG, "DOWNLOADER_MIDDLEWARES": {middleware: 10}}
     crawler, _ = await visit(fan(*range(30)), Follower, kept | settings)
     assert len(crawler.spider.parsed) == 31
-    assert "DOWNLOAD_DELAY = 600 holds for all workers together, for each host." in caplog.text
+    assert "DOWNLOAD_DELAY = 600 applies per host across all workers." in caplog.text

@@ -64,7 +64,7 @@ async def test_workers_that_no_longer_share_a_crawl_are_warned(place, warned, na
     left = {name: "scrapy_redis.queue.FifoQueue" if "QUEUE" in name else "redis://127.0.0.1:1"}
     spider = Fed if name == "Fed" else Follower
     await visit(fan("a"), spider, {**place, **left})
-    said = warned(f"{name} is of scrapy-redis, but no pages are shared")
+    said = warned(f"{name} belongs to scrapy-redis, but no pages are shared")
     assert len(said) == ("BLOOM_REDIS_URL" not in place)
     if said and spider is Follower:
         await visit(fan("a"), spider, {**place, **left, "BLOOM_BACKEND": "local"})
@@ -90,7 +90,7 @@ async def test_one_filter_for_several_spiders_is_refused_with_the_way_to_it(plac
             another = type("Another", (Follower,), {"name": "another"})
             await crawl(another, place, url=pages.url + "/")
     [said] = warned("spider 'follower', not 'another'", logging.ERROR)
-    assert "make the spiders one, with arguments; or set Scrapy's own SCHEDULER" in said
+    assert "write one spider with arguments; or set Scrapy's own SCHEDULER" in said
     assert "delete" not in said
 
 

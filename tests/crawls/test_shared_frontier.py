@@ -258,7 +258,7 @@ async def test_what_a_stranger_has_written_is_not_run_and_said_once(shared, serv
         assert sum(pages.hits.values()) == 2
     assert RAN == []
     assert crawler.stats.get_value("finish_reason") == "finished"
-    (said,) = (line for line in messages(caplog) if "is more than data" in line)
+    (said,) = (line for line in messages(caplog) if "contains more than data" in line)
     assert "support.kinds.run" in said
 
 

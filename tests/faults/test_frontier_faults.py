@@ -25,7 +25,7 @@ from scrapy_bloom.signals import before_commit
 pytestmark = pytest.mark.server
 
 PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 marks
-FULL = "The crawl waits and tries again"
+FULL = "The crawl waits and retries"
 
 
 # A full disk
@@ -215,7 +215,7 @@ async def test_what_can_be_neither_enqueued_nor_forgotten_ends_the_crawl(job, ca
         patches = (Report, "inc", inc), (LocalFilter, "forget_many", cannot)
         first = await crawl_twice(kept(job), site, patches)
     assert first.stats.get_value("finish_reason") == "bloom_bad_state"
-    assert "neither could its page be forgotten, so nothing more is written" in caplog.text
+    assert "its page could not be forgotten, so nothing more is stored" in caplog.text
 
 
 class Forgetful(Follower):

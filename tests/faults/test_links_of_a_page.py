@@ -288,7 +288,7 @@ def test_a_filter_that_was_deleted_ends_the_crawl_and_what_waits_is_pushed(world
     worker.offer(1)
     assert worker.scheduler.has_pending_requests()
     assert "it was deleted while this worker used it" in caplog.text
-    assert "one by one" not in caplog.text
+    assert "in separate calls" not in caplog.text
 
 
 def test_what_cannot_be_encoded_is_not_marked_and_all_else_is_pushed(world, caplog):
@@ -349,9 +349,9 @@ class Asking(BloomDupeFilter):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"scheduler": Subclass}, "a method of their own"),
-        ({"queue": Deeper}, "a method of their own"),
-        ({"filter_": Asking}, "a method of their own"),
+        ({"scheduler": Subclass}, "overrides a method"),
+        ({"queue": Deeper}, "overrides a method"),
+        ({"filter_": Asking}, "overrides a method"),
         ({"BLOOM_REDIS_URL": "/3"}, "another server or database"),
     ],
 )
@@ -360,7 +360,7 @@ def test_whoever_changes_a_step_is_asked_for_each_request(world, changed, why, c
     if "BLOOM_REDIS_URL" in changed:
         changed = {"BLOOM_REDIS_URL": world.server.url.replace("/0", "/3")}
     worker = Worker(world, **changed)
-    assert "Marks and requests go to Redis one by one: " in caplog.text
+    assert "Marks and requests go to Redis in separate calls: " in caplog.text
     assert why in caplog.text
     assert [worker.offer(page) for page in (1, 2, 1)] == [True, True, False]
     assert world.client.llen("worker:requests") == 2
@@ -390,7 +390,7 @@ def test_a_queue_that_cannot_be_pushed_to_costs_no_mark(world, problem, caplog):
     for page in (1, 2):
         worker.offer(page)
     push_again(worker.scheduler)
-    [told] = [text for text in caplog.messages if "So marks go there one by one" in text]
+    [told] = [text for text in caplog.messages if "now go to Redis in separate calls" in text]
     assert (WHY[problem] if is_asked else "All marks were dropped") in told
     assert (client.hget(KEY, "epoch") == epoch) is is_asked
     assert not worker.offer(1)

@@ -228,7 +228,7 @@ def test_a_callback_is_told_whether_a_host_is_left_alone(answers, caplog):
         crawler.signals.connect(handler, signal=hold_slot)
     assert hold(request, crawler, timedelta(minutes=5)) is (True in answers)
     assert asked == [300.0] * len(answers)
-    said = "<GET http://a.test/> is not left alone: this crawl has no open scrapy_bloom.Scheduler"
+    said = "<GET http://a.test/> was not paused: this crawl has no open scrapy_bloom.Scheduler"
     assert (said in caplog.text) is (True not in answers)
     with pytest.raises(SettingError, match="seconds = 'soon': must be a time"):
         hold(request, crawler, "soon")

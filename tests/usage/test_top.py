@@ -185,7 +185,7 @@ def test_a_job_is_watched_beside_its_crawl(bloom, job):
     code, printed, errors = bloom(f"top {job} --interval 0.1")  # is no terminal
     assert (code, errors) == (0, [])
     assert "failed      3 (2 \u00d7 503, 1 \u00d7 ValueError in parse)" in printed
-    assert printed[-1].startswith("left alone  busy.test until ")
+    assert re.match(r"paused +busy\.test until ", printed[-1])
     assert "\x1b" not in "".join(printed)
     crawl.close()
     assert told(bloom, job)["last_run"] == "stopped"
