@@ -157,19 +157,19 @@ RETRY_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     "BLOOM_RETRY_FAILED",
     default=True,
     read=_read_statuses,
-    meaning="Whether the next run fetches pages again that have failed: their download ended in an"
-    " error or a status of Scrapy's `RETRY_HTTP_CODES` after all retries, or the project's code"
-    " raised. A list of statuses replaces that list, so it must be complete: `[403, 408, 429, 500,"
-    " 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are unparsed. It"
-    " needs `scrapy_bloom.Scheduler`.",
+    meaning="Whether the next run fetches failed pages again: their download ended in an error or a"
+    " status of Scrapy's `RETRY_HTTP_CODES` after all retries, or the project's code raised an"
+    " error. A list of statuses replaces that list, so it must be complete: `[403, 408, 429, 500,"
+    " 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are unparsed. Needs"
+    " `scrapy_bloom.Scheduler`.",
 )
 RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
     600.0,
     read_age,
-    "How long a host is left alone, at most, that answers 429, or 503 with `Retry-After`: seconds,"
-    ' a `timedelta`, or a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores such'
-    " answers. It needs `scrapy_bloom.Scheduler`.",
+    "The longest pause for a host that answers 429, or 503 with `Retry-After`: seconds, a"
+    ' `timedelta`, or a number with `s`, `m`, `h`, `d` or `w`, such as `"10m"`. `0` ignores such'
+    " answers. Needs `scrapy_bloom.Scheduler`.",
 )
 BACKEND: Final = Option(
     "BLOOM_BACKEND",
@@ -199,9 +199,9 @@ REDIS_TIMEOUT: Final = Option(
     2.0,
     number(float, 0.001, _HOUR, f"a number of seconds from 0.001 to {_HOUR:,}"),
     "How many seconds to wait for an answer of Redis, in two tries. A call that may carry requests"
-    " runs beside the crawl, and waits for a minute in each try, or for this time if that is"
-    " longer: requests of up to 8 MB come over a link of 140 KB/s. A larger one waits in memory,"
-    " like one that cannot be stored. A name lookup takes as long as the system lets it.",
+    " does not block the crawl, and waits a minute in each try, or this time if it is longer:"
+    " enough for 8 MB over a link of 140 KB/s. Larger requests stay in memory, like those that"
+    " cannot be stored. A name lookup takes as long as the system lets it.",
 )
 ON_BACKEND_ERROR: Final = Option(
     "BLOOM_ON_BACKEND_ERROR",
@@ -215,8 +215,9 @@ CANONICAL: Final = Option(
     "BLOOM_CANONICAL",
     DEFAULT_LEVEL,
     read_level,
-    "Which URL variants are one page: `scrapy` what is one page for Scrapy, `safe` also what the"
-    " URL standards call equivalent, `usual` also a dot after the host and tracking parameters.",
+    "Which URL variants are one page. `scrapy`: those that Scrapy merges. `safe`: also those that"
+    " the URL standards call equivalent. `usual`: also a dot after the host, and tracking"
+    " parameters.",
 )
 DROP_PARAMS: Final[Option[tuple[str, ...]]] = Option(
     "BLOOM_CANONICAL_DROP_PARAMS",

@@ -36,26 +36,22 @@ NOT_FORGOTTEN: Final = Stat(
     "bloom/not_forgotten",
     "times that a page was not forgotten, because it was not marked or an error occurred",
 )
-FAILED: Final = Stat("bloom/failed/{kind}", "pages that failed, by why: a status, or an exception")
+FAILED: Final = Stat("bloom/failed/{kind}", "failed pages, by reason: a status or an exception")
 UNPARSED: Final = Stat(
     "bloom/unparsed/{kind}",
-    "pages that no callback got, which is no failure, by why: a status, `robots.txt`, a redirect"
-    " to a page seen before",
+    "pages that no callback handled, by reason: a status, `robots.txt`, a redirect to a seen page",
 )
 
 WAITING: Final = Stat(
     "bloom/queue/waiting",
-    "requests that wait with `scrapy_bloom.Scheduler`, without those in flight; in Redis as last"
+    "waiting requests of `scrapy_bloom.Scheduler`, without those in flight; in Redis as last"
     " reported",
 )
 LATER: Final = Stat(
     "bloom/queue/later",
-    "of these, requests that wait for a time of their own: `bloom_delay`, or a retry after"
-    " `Retry-After`",
+    "of these, delayed ones: by `bloom_delay`, or retries after `Retry-After`",
 )
-HOLDS: Final = Stat(
-    "bloom/queue/holds", "times that a host was left alone because it had asked for it"
-)
+HOLDS: Final = Stat("bloom/queue/holds", "times that a host was paused because it asked for it")
 RECOVERED: Final = Stat(
     "bloom/queue/recovered",
     "requests that were in flight when the last run was killed, and are fetched again",

@@ -112,7 +112,7 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
     if later := facts.get("later"):
         due = facts.get("next_due")
         following = f", the next {moment(due)}" if due else ""
-        yield "not before", f"{counted(later, 'request')}{following}"
+        yield "delayed", f"{counted(later, 'request')}{following}"
     if holds := facts.get("holds"):
         until = (f"{host} until {moment(end)}" for host, end in holds.items())
         yield "paused", ", ".join(until)

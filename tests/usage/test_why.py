@@ -96,7 +96,7 @@ def test_a_job_says_where_each_page_is(bloom):
     ]
     shown = {line[:14].strip(): line[14:].strip() for line in bloom("info kept")[1]}
     assert (shown["waiting"], shown["in flight"]) == ("7", "0")
-    assert shown["not before"].startswith("2 requests, the next @900")
+    assert shown["delayed"].startswith("2 requests, the next @900")
     assert shown["paused"].startswith("busy.test until @300")
     _, lines, _ = bloom("queue kept")
     assert lines[1].startswith("2 of them delayed; the next is due at @900")
