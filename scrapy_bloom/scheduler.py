@@ -206,8 +206,8 @@ class Scheduler(ScrapyScheduler):
             kind = type(self.df)
             raise SettingError(
                 f"DUPEFILTER_CLASS = '{kind.__module__}.{kind.__qualname__}': with"
-                f" {'the filter in Redis' if shared else 'a JOBDIR'}, scrapy_bloom.Scheduler keeps"
-                f" marks and requests together, which only scrapy_bloom.BloomDupeFilter can do."
+                f" {'the filter in Redis' if shared else 'a JOBDIR'}, scrapy_bloom.Scheduler stores"
+                f" marks and requests together, which only scrapy_bloom.BloomDupeFilter supports."
                 f" Remove your DUPEFILTER_CLASS, or your SCHEDULER."
             )
         unclean = self.df.stand_aside()

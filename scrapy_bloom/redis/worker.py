@@ -40,7 +40,7 @@ KNOWN: Final = 250_000
 
 _NO_REQUESTS: Final = ". It may be the filter of a crawl with scrapy-redis"
 _HAS_REQUESTS: Final = (
-    ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', which keeps its requests there"
+    ". It is a crawl by another SCHEDULER, 'scrapy_bloom.Scheduler', with its requests"
 )
 _ANOTHERS: Final = (
     ". Requests wait there, with callbacks of that spider. To fetch each page once for several"
