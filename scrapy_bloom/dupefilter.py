@@ -44,9 +44,9 @@ class BloomDupeFilter:
     The constructor opens nothing. :meth:`open` opens the filter; if it is never called, the first
     request does.
 
-    A subclass may have a ``request_seen`` of its own, which knows of pages from elsewhere, and asks
-    ``super()`` about all others. Every scheduler asks it first, also ours. If it raises under ours,
-    that is logged, and the page is fetched.
+    A subclass may override ``request_seen``, for pages that are known from elsewhere, and call
+    ``super()`` for all others. Every scheduler asks it first. If it raises under
+    :class:`Scheduler`, the error is logged, and the page is fetched.
 
     Attributes:
         report: writes to stats and log, also for our scheduler.

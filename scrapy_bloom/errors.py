@@ -36,7 +36,7 @@ class MissingLibraryError(SettingError, ModuleNotFoundError):
 
 
 class StateError(BloomError):
-    """Stored state is damaged, of another format, or not ours. It is left as it is."""
+    """Stored state is damaged, of another format, or not ours. It was not modified."""
 
     reason: ClassVar[str] = "bloom_bad_state"
 

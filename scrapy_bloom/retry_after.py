@@ -70,7 +70,7 @@ class RetryAfterMiddleware:
     waits, and no other request of its download slot is sent meanwhile. The add-on installs it. It
     acts only with ``scrapy_bloom.Scheduler``, in a job directory or in Redis.
 
-    :param longest: the most seconds for which a host is left alone at once.
+    :param longest: the longest pause of a host, in seconds.
     """
 
     def __init__(self, crawler: Crawler, longest: float) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Scheduler(ScrapyScheduler):
     """A ``SCHEDULER`` whose crawls resume after a stop or a kill at any moment.
 
-    With a ``JOBDIR``, requests and marks are kept together in these files:
+    With a ``JOBDIR``, requests and marks are stored together in these files:
 
     ``bloom.sqlite``
         Every request that is not done, all marks, and ``spider.state``.

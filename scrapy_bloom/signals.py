@@ -22,6 +22,6 @@ or None if that is not known here."""
 
 hold_slot: Final = object()
 """Sent by :func:`scrapy_bloom.hold`, and where a host says ``Retry-After``, with the ``request``
-whose download slot is to be left alone, and for how many ``seconds``.
+whose download slot is to be paused, and for how many ``seconds``.
 :class:`scrapy_bloom.Scheduler` answers True.
 """

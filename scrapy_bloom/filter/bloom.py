@@ -237,7 +237,7 @@ class LocalFilter(DatedSlices):
         self.adopt(self.secret, united, next_id)
 
     def clear(self) -> bool:
-        """Remove everything, which makes the filter as good as new. Returns True."""
+        """Remove everything. Returns True."""
         if self.changes is not None:
             if self.changes.marks:
                 self.changes.marks.clear()
