@@ -158,9 +158,9 @@ RETRY_FAILED: Final[Option[bool | tuple[int, ...]]] = Option(
     default=True,
     read=_read_statuses,
     meaning="Whether the next run fetches [failed pages](../guides/account.md#pages-that-failed)"
-    " again. A list of statuses replaces Scrapy's `RETRY_HTTP_CODES`, so it must be complete: `[403,"
-    " 408, 429, 500, 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are unparsed."
-    " Needs `scrapy_bloom.Scheduler`.",
+    " again. A list of statuses replaces Scrapy's `RETRY_HTTP_CODES`, so it must be complete:"
+    " `[403, 408, 429, 500, 502, 503, 504, 522, 524]` adds 403. With `False`, failed pages are"
+    " unparsed. Needs `scrapy_bloom.Scheduler`.",
 )
 RETRY_AFTER: Final = Option(
     "BLOOM_RETRY_AFTER",
