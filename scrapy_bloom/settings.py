@@ -141,7 +141,7 @@ WINDOW: Final[Option[float | None]] = Option(
     "BLOOM_WINDOW",
     None,
     read_window,
-    "How long a page counts as seen. Pages may be kept up to 1/8 longer. Seconds, a `timedelta`, or"
+    "How long a page counts as seen, or up to an eighth longer: seconds, a `timedelta`, or"
     ' a number with `s`, `m` (minutes), `h`, `d` or `w`, such as `"30d"` or `"1.5h"`; from 1 second'
     " to 100 years. `None`: forever. All workers of a filter in Redis need the same value.",
 )

@@ -127,7 +127,7 @@ class SharedFilter:
             elif self.clear(at_end=True):
                 self._report.info(
                     f"{self.filter.worker.place}: deleted, because this was the last worker that"
-                    f" used it, and with this SCHEDULER the requests end with their process. The"
+                    f" used it, and with this SCHEDULER requests do not outlive their process. The"
                     f" next crawl fetches all pages again."
                 )
         for name, value in self.filter.numbers().items():
