@@ -211,7 +211,7 @@ async def test_pages_behind_a_wall_are_said_listed_and_fetched_once_put_back(
         await crawl(Parsing, settings, url=site.url + "/")
         (warning,) = (text for text in caplog.messages if "in a row were not parsed" in text)
         assert warning.startswith("10 pages of 127.0.0.1")
-        assert "First have the spider log in" in warning
+        assert "Log in first, or crawl more slowly" in warning
         assert account() == {"done": 2, "unparsed": 12}
         site.pages = pages | {name: [] for name in names}
         await crawl(Parsing, settings, url=site.url + "/")
