@@ -26,10 +26,15 @@ keys = (f"test:{number}" for number in itertools.count())
 """Keys for filters, each given once in a process."""
 
 
+_kept: list[socket.socket] = []
+
+
 def free_port() -> int:
     """Return a port that nobody listens on, with room for a cluster's bus 10,000 above it.
 
     Systems hand out ports from 32,768 on: one of those may be somebody's before the server has it.
+    Nor does anybody else get it here: a socket that is bound and does not listen keeps it for this
+    process. It is in the way of none that reuses addresses, as servers do.
     """
     while True:
         port = 10_000 + secrets.randbelow(10_000)
@@ -39,6 +44,8 @@ def free_port() -> int:
                 two.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _kept.append(one.dup())
             return port
 
 
@@ -67,7 +74,8 @@ class LocalRedis:
         return f"redis://{self.HOST}:{self.port}/0"
 
     def client(self, **options: object) -> redis.Redis:
-        """Return a client that tries everything once."""
+        """Return a client that tries everything once, and waits for the answer."""
+        options = {"socket_timeout": PATIENCE, **options}
         return redis.Redis(self.HOST, self.port, retry=Retry(NoBackoff(), 0), **options)  # type: ignore[arg-type]
 
     def start(self) -> None:

@@ -7,8 +7,7 @@ from itertools import chain
 
 import pytest
 import scrapy
-from support import short_leases
-from support.crawling import Crawl, crawl, messages, reach, sharing, stop
+from support.crawling import AT_ONCE, Crawl, crawl, hold, messages, reach, sharing, stop
 from support.waiting import until
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
@@ -89,11 +88,8 @@ def test_two_ctrl_c_end_a_worker_at_once(site, server, workers):
     assert left_in(server) == []
 
 
-def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
-    site, server, tmp_path, monkeypatch
-):
+def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(site, server, tmp_path):
     """The page that hangs has failed: it hung one worker after another, until none was left."""
-    short_leases.shorten_blocked(monkeypatch)
     with sharing(site, server, tmp_path) as workers:
         runs = [workers.join(spider="hanging") for _ in range(2)]
         until(lambda: any(run.ended for run in runs))
@@ -103,7 +99,7 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(
         assert "gives up its lease, because its event loop has been blocked for" in hung.log
         assert "in parse" in hung.log  # where it is
     assert site.missed == set()
-    assert 0 < len(site.repeated) < site.pages / 2
+    assert len(site.repeated) < site.pages / 2
     assert not any(server.client().keys(f"*:{name}") for name in ("queue", "taken"))
 
 
@@ -139,7 +135,8 @@ def test_requests_of_a_killed_worker_are_fetched_by_another_one(site, server, wo
     assert {*states} <= {"1", "2"}  # the killed one counts until somebody notices
     # It waits for a lease to end, and looks ever more rarely meanwhile.
     assert run.stat("bloom/redis/round_trips") < 150 + 20 * run.stat("elapsed_time_seconds")
-    assert run.log.count("Nothing to fetch right now: waiting for") <= 1
+    waiting = run.log.count("Nothing to fetch right now: waiting for")
+    assert waiting <= 1 + run.stat("elapsed_time_seconds") / 60
     back = run.stat("bloom/queue/requeued")
     assert len(site.repeated) <= back
     assert re.search(rf"requeued {back:.0f} requests? from workers whose lease expired\.", run.log)
@@ -152,14 +149,18 @@ def test_spiders_of_scrapy_redis_are_fed_from_redis_by_our_scheduler(site, serve
     """They take start URLs from a list while they are idle, and end after `max_idle_time`."""
     pytest.importorskip("scrapy_redis")
     spider, client = "rules_from_redis", server.client()
-    client.lpush(f"{spider}:start_urls", f'{{"url": "{site.url}"}}')
-    run = workers.join(spider, REDIS_URL=server.url, MAX_IDLE_TIME_BEFORE_CLOSE=8)
-    until(lambda: not site.missed)
-    # Taken while it is idle; redirects to a page that was seen.
+    # Taken while it is idle; redirects to a page that was seen. It is there before it is idle for
+    # the first time: the time since the list had something counts, idle or not.
     another = f"{site.url}go/{site.pages - 1}"
-    client.lpush(f"{spider}:start_urls", f'{{"url": "{another}"}}')
-    until(lambda: another in site.urls)
+    site.when(site.pages, lambda: feed(another))
+
+    def feed(url):
+        client.lpush(f"{spider}:start_urls", f'{{"url": "{url}"}}')
+
+    feed(site.url)
+    run = workers.join(spider, REDIS_URL=server.url, MAX_IDLE_TIME_BEFORE_CLOSE=8)
     run.complete()
+    assert another in site.urls
     assert site.missed == set()
     # Start requests, and redirects of them, have no filter.
     assert site.repeated == {0: 2, site.pages - 1: 2}
@@ -228,17 +229,20 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path)
     checks = crawl.total("bloom/checked")
     assert checks > 150 * 6
     # All links of a page in one, each new one by itself, and heartbeats: more on a slow machine.
-    assert crawl.total("bloom/redis/round_trips") < checks / 2
+    heartbeats = 2 * crawl.total("elapsed_time_seconds")
+    assert crawl.total("bloom/redis/round_trips") < checks / 2 + heartbeats
     queued, dropped = map(crawl.total, ("scheduler/enqueued/redis", "dupefilter/filtered"))
     assert queued + dropped == checks
 
 
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
+        _, go_on = hold(site, 20)
         crawl.join()
-        reach(site, 20)
+        reach(site, 19 + AT_ONCE)  # it gets no more while all its requests are under way
         early = crawl.join(CLOSESPIDER_PAGECOUNT=20)
         early.end()
+        go_on.set()
         assert "The filter and the request queue are not emptied" in early.log
         reach(site, 150)
         crawl.finish()
@@ -285,8 +289,7 @@ def test_workers_with_queues_of_their_own_share_a_filter(site, server, tmp_path)
 def test_the_filter_of_a_killed_crawl_is_emptied(site, server, tmp_path):
     with Crawl(site, server, tmp_path, BLOOM_REDIS_URL=server.url) as crawl:
         killed = crawl.join()
-        reach(site, 75)
-        killed.kill()
+        site.when(75, killed.kill)
         killed.end()
         run = crawl.join()
         run.end()

@@ -16,14 +16,8 @@ def shorten(patch):
     patch.setenv("SHORT_LEASES", str(SHORT))
 
 
-def shorten_blocked(patch):
-    """Let workers that it starts give up their leases if a callback does not return for 5 s."""
-    patch.setenv("SHORT_BLOCKED", "5")
-
-
 def follow():
     """Make them short in this process if they are in the one that has started it."""
-    upkeep.BLOCKED = float(os.environ.get("SHORT_BLOCKED", upkeep.BLOCKED))
     if "SHORT_LEASES" in os.environ:
         upkeep.LEASE = float(os.environ["SHORT_LEASES"])
         # An idle worker looks for work, and for the end, more often than every 5 seconds.

@@ -202,6 +202,7 @@ class Hanging(Follower):
             if len(self.parsed) == 10:
                 client.set("hung", response.url, nx=True)
             if client.get("hung") == response.url.encode():  # whichever worker has it
+                upkeep.BLOCKED = 5.0  # from now on: a busy machine is slow to start
                 time.sleep(10**6)
         yield from super().parse(response)
 
