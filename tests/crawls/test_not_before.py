@@ -14,6 +14,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from support.crawling import Asked, Follower, at, crawl, download, placed, visit
 from support.sites import Pages, fan
 from support.spiders import Lambdas
+from support.waiting import until
 from twisted.internet.defer import Deferred
 
 from scrapy_bloom import hold
@@ -230,10 +231,15 @@ async def test_a_host_that_is_left_alone_is_not_reached_through_redirects(kept, 
     """Scrapy sends what another host redirects in the slot of that host."""
     caplog.set_level("INFO")
     names = [f"/p{number}" for number in range(5)]
+
+    def to_busy(path, _):
+        until(lambda: "pausing requests" in caplog.text)  # else some are on their way by then
+        return pages.url + path[3:]
+
     with Pages({"/busy": busy(2), **{name: [] for name in names}}) as pages:
         other = pages.url.replace(pages.HOST, "localhost")
         pages.pages["/"] = ["/busy", *(f"{other}/to{name}" for name in names)]
-        pages.pages |= {f"/to{name}": lambda path, _: pages.url + path[3:] for name in names}
+        pages.pages |= {f"/to{name}": to_busy for name in names}
         await crawl(Follower, {**kept, "DOWNLOAD_DELAY": 0.3}, url=pages.url + "/")
     assert [pages.hits[name] for name in names] == [1] * 5
     assert sent_too_early(pages, names, caplog) == ([], True)

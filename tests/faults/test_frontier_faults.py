@@ -97,7 +97,7 @@ def test_a_crawl_whose_disk_has_room_again_has_lost_and_repeated_nothing(
 
 
 class Saving(Follower):
-    """Cannot save items until it was tried eight times more and no page was fetched meanwhile."""
+    """Cannot save items until it was tried eight times more and no other page was fetched."""
 
     @classmethod
     def from_crawler(cls, crawler, *arguments, **keywords):
@@ -108,7 +108,7 @@ class Saving(Follower):
 
     def save(self):
         tries = self.tries
-        if len(tries) < 9 or tries[-1] != tries[-9]:
+        if len(tries) < 9 or not tries[-9] or tries[-1] != tries[-9]:
             tries.append(len(self.parsed))
             raise OSError("no room")
         if not self.rows:

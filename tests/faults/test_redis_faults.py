@@ -264,12 +264,12 @@ def test_a_failover_forgets_what_the_replica_had_not_received(opened, key, behin
         until(lambda: replica.client().info("replication")["master_link_status"] == "up")
         seen = opened(proxy.url, key, known=1000)
         seen.add_many(early)
-        assert primary.client().wait(1, 5000) == 1
+        assert primary.client().wait(1, 1000 * PATIENCE) == 1
         if behind:
             replica.client().replicaof("NO", "ONE")
         seen.add_many(late)
         if not behind:
-            assert primary.client().wait(1, 5000) == 1
+            assert primary.client().wait(1, 1000 * PATIENCE) == 1
             replica.client().replicaof("NO", "ONE")
         primary.kill()
         proxy.upstream = replica.port
@@ -286,7 +286,7 @@ def test_a_worker_leaves_a_demoted_primary_for_the_one_that_its_address_leads_to
         until(lambda: new.client().info("replication")["master_link_status"] == "up")
         with Crawler(proxy.url, key) as worker:
             worker.add(*range(10))
-            assert old.client().wait(1, 5000) == 1
+            assert old.client().wait(1, 1000 * PATIENCE) == 1
             new.client().replicaof("NO", "ONE")
             old.client().replicaof(new.HOST, new.port)
             proxy.upstream = new.port

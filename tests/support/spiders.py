@@ -14,6 +14,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
 import scrapy_bloom
+from scrapy_bloom.redis import upkeep
 from support.crawling import Asked, Follower, close
 from support.internals import scheduler_of
 
