@@ -436,7 +436,7 @@ async def test_start_waits_while_much_cannot_be_sent(world):
 
 @pytest.mark.parametrize("failing", [3, 10**9])
 async def test_a_spider_that_closes_sends_what_waits(world, failing, caplog):
-    worker = Worker(world, BLOOM_REDIS_TIMEOUT=3)  # for so long a close waits
+    worker = Worker(world, BLOOM_REDIS_TIMEOUT=10 if failing == 3 else 1)
     world.failing = failing
     for page in range(3):
         worker.offer(page)

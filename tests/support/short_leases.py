@@ -6,8 +6,8 @@ from scrapy.core.engine import ExecutionEngine
 
 from scrapy_bloom.redis import upkeep
 
-SHORT = 4.0
-"""Seconds. Less, and a machine that is busy takes live workers for dead."""
+SHORT = 10.0
+"""Seconds. Less, and a live worker counts as dead if its processor is taken away for five."""
 
 
 def shorten(patch):

@@ -86,7 +86,7 @@ def test_a_wish_may_be_a_date():
     assert read_wish(b"Tue, 99 Foo 2026 25:00:00 GMT") == 0
     assert read_wish(b"9" * 500) == float("inf")
     for date in (None, b"soon"):  # then by the clock of this machine
-        assert read_wish(date_in(90).encode(), date) == pytest.approx(90, abs=5)
+        assert read_wish(date_in(90).encode(), date) == pytest.approx(90, abs=60)
 
 
 @pytest.mark.parametrize("ahead", [-3600, 600])

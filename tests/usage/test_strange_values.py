@@ -43,7 +43,9 @@ NESTED = "[" * 100_000
 """Python cannot read it."""
 
 quickly = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=25,
 )
 
 
