@@ -164,24 +164,23 @@ class RedisFilter:
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
         return [seen.pop(mark, True) for mark in asked]
 
-    def push(self, call: Call) -> Sequence[tuple[Entry, bool]] | None:
+    def push(self, call: Call) -> Sequence[tuple[Entry, bool]]:
         """Make a call that marks pages, and pushes the requests of those that are new.
 
         :param call: if it was not answered, pass it again.
-        :returns: for each entry, whether its page was there; None after a surprise: then nothing
-            is known any more.
+        :returns: for each entry, whether its page was there; nothing after a surprise: then this
+            worker knows no page any more.
         :raises BackendError: if there was no answer, or its queue cannot be pushed to.
         :raises FilterLostError: as :meth:`add_many`.
         """
-        self._check_process()
         self._finish_other(call)
         try:
             verdicts = self.worker.call(call).verdicts
         except Surprise as surprise:
             self._reopen(surprise)
-            return None
-        lasting = (entry for entry, _ in verdicts if entry.max_age is None)
-        self.worker.learn(entry.fingerprint for entry in lasting if entry.fingerprint is not None)
+            return []
+        lasting = [each.fingerprint for each in call.entries if each.max_age is None]
+        self.worker.learn(filter(None, lasting))
         return verdicts
 
     def add_aged(self, fingerprint: bytes, max_age: Span) -> bool:
