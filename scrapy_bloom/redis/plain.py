@@ -30,7 +30,7 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH
 from scrapy_bloom.redis.project import key_of, plan_of, project_of, server_of
 from scrapy_bloom.redis.reporting import report_opened
-from scrapy_bloom.redis.wire import MOST_PUSHED, Call, in_calls
+from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import KNOWN
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_TIMEOUT, Settings
 from scrapy_bloom.values import counted
@@ -264,7 +264,7 @@ class Pushing:
         """Make a call with what fits, and deliver its verdicts and those that it confirms."""
         if self._call is None:
             to_send = filter(self._is_to_send, [*self._waiting])
-            calls = in_calls(to_send, lambda entry: len(entry.body), MOST_PUSHED)
+            calls = in_calls(to_send, lambda entry: len(entry.body))
             self._call = Call(next(calls, []), queue=self._queue)
         verdicts = dict(self._filter.push(self._call))
         self._call = None
@@ -285,10 +285,11 @@ class Pushing:
             return False
         request = self._waiting[entry]
         try:
-            if isnan(request.priority):  # Redis would refuse the whole call
-                raise ValueError("its priority is no number")
             entry.body = encode(request, self._scheduler.queue)
-            entry.priority = request.priority
+            if self._queue[1] == "zset":
+                entry.priority = request.priority
+                if isnan(request.priority):  # Redis would refuse the whole call
+                    raise ValueError("its priority is no number")
         except Exception:
             logger.exception("%s could not be enqueued", request)
             del self._waiting[entry]

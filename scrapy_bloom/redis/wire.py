@@ -32,10 +32,7 @@ A single request may be larger.
 """
 
 MOST_PUSHED: Final = 64_000
-"""The same where the event loop waits for a call."""
-
-SMALL: Final = 100_000
-"""Bytes of a call with so many of requests, at most, and with all else that it says."""
+"""The same where the event loop, or a user, waits for the call."""
 
 LARGEST: Final = 8_000_000
 """Bytes of the largest request: in :data:`upkeep.CALL` it comes over a link of 140 KB/s."""
@@ -306,19 +303,16 @@ class Answer(NamedTuple):
         )
 
 
-def in_calls(
-    items: Iterable[_Item], size: Callable[[_Item], int], most: int = MOST_BYTES
-) -> Iterator[list[_Item]]:
-    """Yield items in batches, each as large as one call may be.
+def in_calls(items: Iterable[_Item], size: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield items in batches, each as large as one call may be that somebody waits for.
 
     :param size: returns how many bytes one of them has.
-    :param most: bytes of a batch; a single item may have more.
     """
     batch: list[_Item] = []
     total = 0
     for item in items:
         total += size(item)
-        if batch and (total > most or len(batch) == BATCH):
+        if batch and (total > MOST_PUSHED or len(batch) == BATCH):
             yield batch
             batch, total = [], size(item)
         batch.append(item)

@@ -27,7 +27,7 @@ from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, check_form
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
-from scrapy_bloom.redis.wire import SMALL, Answer, Call, Failing, failure, pack
+from scrapy_bloom.redis.wire import MOST_PUSHED, Answer, Call, Failing, failure, pack
 from scrapy_bloom.values import counted
 
 logger = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class Worker:
         script, queue = "mark" if plain else "call", call.queue[:1]
         while True:
             said = self._say(call, plain=plain)
-            large = not plain or len(said) > SMALL
+            large = not plain or len(said) > 2 * MOST_PUSHED
             word, *parts = self._link.run(script, self._key, said, large=large, queue=queue)
             if word != b"slices":
                 break

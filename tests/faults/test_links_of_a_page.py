@@ -228,6 +228,7 @@ def links():
     """Return requests of all kinds; two of them are duplicates."""
     some = [Request(f"http://localhost/{page}", priority=page % 3) for page in range(9)]
     some += [Request("http://localhost/1", priority=7), Request("http://localhost/2#a")]
+    some[3].priority, some[4].priority = float("-inf"), 1.5
     return [*some, Request("http://localhost/3", dont_filter=True, meta={"text": "\u20ac"})]
 
 
