@@ -289,7 +289,7 @@ class Pushing:
             if self._queue[1] == "zset":
                 entry.priority = request.priority
                 if isnan(request.priority):  # Redis would refuse the whole call
-                    raise ValueError("its priority is no number")
+                    raise ValueError("its priority is not a number")
         except Exception:
             logger.exception("%s could not be enqueued", request)
             del self._waiting[entry]
@@ -307,8 +307,7 @@ class Pushing:
     def _go_on_one_by_one(self, error: BloomError) -> None:
         """Give the scheduler its methods back, and let it enqueue what waits."""
         if isinstance(error, BackendError):  # else that ends the crawl
-            queue = self._queue[0]
-            self._report.warn(f"{error} So marks go there one by one, and requests to {queue}.")
+            self._report.warn(f"{error} From now on marks and requests go to Redis in separate calls.")
             with suppress(BackendError):
                 self._filter.worker.beat()  # a right may be missing to this queue only
         self._filter.worker.most_known = 0

@@ -370,7 +370,7 @@ def test_whoever_changes_a_step_is_asked_for_each_request(world, changed, why, c
     assert worker.offer(1)  # what it knew counts no more
 
 
-WHY = {"type": "it is a zset, not a list", "command": "allow +lpush", "key": "worker:requests"}
+WHY = {"type": "it is a zset, not a list", "command": "allow +lpush", "key": "and its queue's key"}
 
 
 @pytest.mark.parametrize("problem", WHY)
@@ -391,7 +391,7 @@ def test_a_queue_that_cannot_be_pushed_to_costs_no_mark(world, problem, caplog):
     for page in (1, 2):
         worker.offer(page)
     push_again(worker.scheduler)
-    [told] = [text for text in caplog.messages if "now go to Redis in separate calls" in text]
+    [told] = [text for text in caplog.messages if "From now on marks and requests go to Redis in separate calls" in text]
     assert (WHY[problem] if is_asked else "All marks were dropped") in told
     assert (client.hget(KEY, "epoch") == epoch) is is_asked
     assert not worker.offer(1)
