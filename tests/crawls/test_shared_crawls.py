@@ -228,7 +228,7 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path)
     assert not crawl.total("log_count/ERROR")
     checks = crawl.total("bloom/checked")
     assert checks > 150 * 6
-    # All links of a page in one, each new one by itself, and heartbeats: more on a slow machine.
+    # One call for all links of a page, and heartbeats: more on a slow machine.
     heartbeats = 2 * crawl.total("elapsed_time_seconds")
     assert crawl.total("bloom/redis/round_trips") < checks / 2 + heartbeats
     queued, dropped = map(crawl.total, ("scheduler/enqueued/redis", "dupefilter/filtered"))
