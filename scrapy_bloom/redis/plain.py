@@ -199,7 +199,9 @@ class Pushing:
             self._judge.check(request, ask)
         entry.source.addCallback(self._decided, request)
         self._waiting[entry] = request
-        if not self._retry:
+        if len(self._waiting) >= BATCH:
+            self._is_stuck()
+        elif not self._retry:
             self._timer.set(0)
         return True
 
