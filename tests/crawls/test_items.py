@@ -4,6 +4,7 @@ import asyncio
 import codecs
 import csv
 import gzip
+import io
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
+from shutil import copy
 from threading import Event
 from types import SimpleNamespace
 
@@ -736,6 +738,43 @@ async def test_what_no_commit_has_and_could_not_be_written_is_in_no_feed(
     items.closed(stored=True)
     await deferred_from_coro(scrape.crawler.get_extension(FeedExporter).close_spider(None))
     assert lines(feed) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_feed_whose_disk_takes_some_bytes_has_each_item_once_and_whole(
+    tmp_path, monkeypatch, fails
+):
+    """At each byte, whether the next commit fails, too, and after a kill at each step."""
+
+    class Disk(io.FileIO):
+        room = 0
+
+        def write(self, data):
+            if not Disk.room:
+                raise NO_ROOM
+            count = super().write(data[: Disk.room])
+            Disk.room -= count
+            return count
+
+    monkeypatch.setattr(_LocalFile, "open_file", lambda self: Disk(self.path, "ab"))
+    resumed = tmp_path / "resumed"
+    for room in range(35):
+        feed, notes = tmp_path / f"{room}.jl", []
+        items, scrape = make(feed=str(feed), notes=notes)
+        for number, Disk.room in enumerate((20, room, 3, 1000)):
+            scrape(number)
+            scrape(-number)
+            assert await items.flush(at_once=True)
+            if fails and number == 2:
+                del notes[-1]
+                continue
+            items.committed(at_once=True)
+            for size, data in notes[-1].values():
+                copy(feed, resumed)
+                complete(resumed, size, data, tmp_path)
+                expected = [{"number": each} for end in range(number + 1) for each in (end, -end)]
+                assert lines(resumed) == expected
+        assert lines(feed) == expected
 
 
 # What a commit has for feeds

@@ -20,13 +20,18 @@ from support import vfs
 
 
 class File(io.FileIO):
-    """The file of a local feed."""
+    """The file of a local feed. It takes a half first: if it is full then, it says so next."""
+
+    halved = False
 
     def write(self, data):
+        if self.halved:
+            return super().write(data)
+        self.halved = True
         about_to_append()
-        count = super().write(bytes(data)[: len(data) // 2])
+        count = super().write(data[: len(data) // 2])
         half_appended()
-        return count + super().write(bytes(data)[count:])
+        return count
 
 
 def _made(path):
