@@ -73,14 +73,15 @@ def owner(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def last_run(facts: dict[str, Any]) -> str:
     """Return how the last run has ended, or that there is one.
 
-    It is finished if ``start()`` is through and nothing waits or is in flight: then workers that
-    are still there only have to leave.
+    It is finished if ``start()`` is through, nothing waits or is in flight, and feeds have all
+    items: then workers that are still there only have to leave.
     """
     run: str = facts.get("last_run", "")
     if not facts.get("through") or "account" not in facts:
         return run
     account = Account.of(facts["account"])
-    return run if account.waiting + account.in_flight else "finished"
+    left = account.waiting + account.in_flight + facts.get("due", 0)
+    return run if left else "finished"
 
 
 def status(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -109,6 +110,8 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
             yield "not kept", f"{account.not_kept:,} unparsed"
         if account.failed:
             yield "failed", f"{account.failed:,} ({listed(account.failures)})"
+    if due := facts.get("due"):
+        yield "due to feeds", f"up to {write_size(due)}: start the crawl again to append it"
     if later := facts.get("later"):
         due = facts.get("next_due")
         following = f", the next {moment(due)}" if due else ""

@@ -36,6 +36,7 @@ from scrapy_bloom.local.later import LATER, stored_holds, stored_requests, waiti
 from scrapy_bloom.local.notes import (
     DIGEST,
     DONE,
+    DUE,
     FILTER,
     IDENTITY,
     IN_FLIGHT,
@@ -108,6 +109,7 @@ class LocalTarget:
                 clean = file.read_counters(database).clean
                 facts["last_run"] = _last_run(self.path, meta, clean)
                 facts["through"] = bool(clean and meta.get(THROUGH))
+                facts["due"] = len(meta.get(DUE, b"").partition(b"\n")[2]) if clean else 0
             if meta.get(KIND) == REQUESTS:
                 queues = {path: id_ for id_, path, _ in file.rows(database, "queues")}
                 later = count_in(database, queues[LATER]) if LATER in queues else 0

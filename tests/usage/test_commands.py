@@ -26,8 +26,9 @@ from scrapy_bloom.commands import VERBS, runner
 from scrapy_bloom.crawl.failed import Failed
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local import job as job_module
+from scrapy_bloom.local.feeds import pack_due
 from scrapy_bloom.local.job import LOCK, lock_job
-from scrapy_bloom.local.notes import PID
+from scrapy_bloom.local.notes import DUE, PID, THROUGH
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
@@ -472,3 +473,14 @@ def test_a_mark_by_hand_does_not_make_a_killed_run_a_clean_one(bloom, job, reque
     assert fields(bloom(f"info {folder}")[1])["status"].startswith("killed")
     assert bloom(f"info {folder} --finished")[0] == 2 - requests  # others' queues: unknown
     assert bloom(f"why {folder} {URLS[0]}")[0] == 0
+
+
+@pytest.mark.parametrize("due", [{}, {"items.jsonl": (0, bytes(1234))}])
+def test_a_crawl_is_not_finished_while_a_feed_lacks_items(bloom, tmp_path, due):
+    job = open_job(tmp_path / "kept", requests=True)
+    job.store.meta |= {THROUGH: 1, DUE: pack_due(due)}
+    job.close()
+    code, lines, _ = bloom(f"info {tmp_path / 'kept'} --finished")
+    assert code == bool(due)
+    assert fields(lines)["status"].startswith("stopped" if due else "finished")
+    assert fields(lines).get("due to feeds", "-").startswith("up to 1.2 kB" if due else "-")
