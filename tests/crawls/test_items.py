@@ -667,6 +667,19 @@ async def test_a_csv_feed_with_an_unfinished_last_line_only_gets_its_end(tmp_pat
     assert path.read_text().replace("\r", "") == f"number\n{cut}{chr(10) * bool(cut)}after\n"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("head", ["", "number\n", "\ufeff number \n"])
+async def test_a_csv_feed_has_one_head_and_one_byte_order_mark(tmp_path, encoding, head):
+    path = tmp_path / "items.csv"
+    path.write_text(head, encoding=encoding if head else "utf-8")
+    for _ in range(2):
+        items, scrape = make(feed=str(path), format="csv", encoding=encoding)
+        scrape(1)
+        assert await items.flush()
+    rows = path.read_bytes().decode(encoding).removeprefix("\ufeff").split()
+    assert rows == ["number", "1", "1"]
+
+
 async def test_further_runs_go_on_with_the_next_batch(tmp_path):
     sizes = []
     for count in 5, 3, 2:

@@ -140,8 +140,7 @@ class LocalFiles:
             file.sync()
             if file.waiting:
                 path = Path(file.path)
-                size = path.stat().st_size if path.exists() else 0
-                size, before = found.get(file.noted_as, (size, b""))
+                size, before = found.get(file.noted_as, (_size_of(path), b""))
                 found[file.noted_as] = size, before + bytes(file.waiting)
         for file in self._files:
             file.noted = len(file.waiting)
@@ -270,6 +269,13 @@ class _Waiting(IOBase):
     def writable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        """Return where the next byte will be: only the first ones may be a byte order mark."""
+        return len(self._waiting) + _size_of(Path(self.name))
+
 
 class _ContinuedCsv(CsvItemExporter):
     """Keeps to the columns of a CSV file that is there, without a second header."""
@@ -280,7 +286,8 @@ class _ContinuedCsv(CsvItemExporter):
         if isinstance(file, _Waiting) and self.include_headers_line:
             path = Path(file.name)
             with suppress(Exception), path.open(newline="", encoding=self.encoding) as old:
-                self._header = next(csv.reader(old, **self._kwargs), [])
+                head = next(csv.reader(old, **self._kwargs), [])
+                self._header = [name.strip("\ufeff ") for name in head]
 
     def _write_headers_and_set_fields_to_export(self, item: Any) -> None:
         names = self.fields_to_export
@@ -356,6 +363,10 @@ async def close_full_batches(exporter: feedexport.FeedExporter | None) -> None:
 
 async def _wait_for(closing: Deferred[None]) -> None:
     await maybe_deferred_to_future(closing)
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _is_there(uri: str) -> bool:
