@@ -221,9 +221,7 @@ class Frontier:
             self._crawler.signals.disconnect(do, signal=signal)
         self._items.end(len(self._ledger))  # they stay stored, with all they led to
         self._report.through &= not len(self._memory)  # else only start() may yield that again
-        stored = await self._backend.close()
-        self._items.closed(stored=stored)
-        return stored
+        return await self._backend.close()
 
     # Requests that arrive
 
@@ -293,16 +291,18 @@ class Frontier:
             self._items.page_ended(page)
         self._ledger.add(ended)
 
-    async def _release_done(self) -> None:
-        """Release the pages that are done, once their items are handed over."""
+    async def _release_done(self) -> bool:
+        """Release the pages that are done, once their items are handed over; return whether."""
         self._note_ended()
         self._memory.free_failed()
         until = self._ledger.due()
         if until is None and not self._items.waiting:
-            return
-        if await self._items.flush(at_once=self._closing) and until is not None:
-            for page in self._ledger.take(until):
-                self._release(page)
+            return True
+        if not await self._items.flush(at_once=self._closing):
+            return False
+        for page in () if until is None else self._ledger.take(until):
+            self._release(page)
+        return True
 
     def _release(self, page: Page) -> None:
         reason, taken = page.reason, page.taken
@@ -389,13 +389,13 @@ class Frontier:
         """Release what is done, and make an exchange; return whether to go on until all is said."""
         worked = False
         try:
-            await self._release_done()
+            flushed = await self._release_done()
             self._note_closing()
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
-            if worked:
-                self._items.committed(at_once=self._closing)
+            if worked and flushed:
+                self._items.committed()
         except Exception as error:  # what was not written stays in memory
             if (last := self._report.unexpected(error)) is not None:
                 self._backend.give_up(last)

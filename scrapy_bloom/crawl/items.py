@@ -12,13 +12,12 @@ import pickle
 import time
 from asyncio import CancelledError
 from codecs import StreamReaderWriter, StreamWriter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from io import IOBase
 from itertools import chain
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
@@ -50,10 +49,7 @@ if TYPE_CHECKING:
     from scrapy_bloom.crawl.report import Report
     from scrapy_bloom.crawl.scrapy.engine import Engine
 
-_SOONEST: Final = 0.2
-"""Seconds until items that could not be written are tried again; they double each time."""
-
-_SLOWEST: Final = 5.0
+_PAUSE: Final = 1.0  # seconds until items that could not be written are tried again
 
 _SAID: Final = 60.0  # seconds until it is said again that items cannot be written
 
@@ -61,14 +57,11 @@ _LOOKS: Final = 5.0  # seconds between two searches for files of pipelines
 
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
-MOST_HELD: Final = 1_000
-"""Items of a page that wait for its end. Pages with more may go on for hours."""
-
-MOST_HELD_BYTES: Final = 16 << 20
-"""Their size."""
+MOST_HELD: Final = 16 << 20
+"""Bytes of items of a page that wait for its end, at most."""
 
 MOST_BYTES: Final = 64 << 20
-"""The size of those of all pages: a page may wait for others for long, see :class:`Page`."""
+"""The same of all pages: a page may wait for others for long, see :class:`Page`."""
 
 _NOT_DONE: Final = "unfinished until then: after a stop or a kill they are fetched again"
 _DONE: Final = "done: the items are stored, and after a stop or a kill the next run appends them"
@@ -80,12 +73,10 @@ class _Held:
 
     Attributes:
         size: their bytes, pickled.
-        full: whether further items no longer wait, but are exported as they come.
     """
 
     items: list[Any] = field(default_factory=list)
-    size: float = 0
-    full: bool = False
+    size: int = 0
 
 
 class Items:
@@ -102,6 +93,7 @@ class Items:
 
     Attributes:
         held: how many bytes of items wait for the end of their page, pickled.
+        failing: whether some could not be written when that was last tried.
     """
 
     def __init__(
@@ -118,14 +110,13 @@ class Items:
         self._in_flight, self._backend, self._report = in_flight, backend, report
         self._held: dict[Page, _Held] = {}
         self._ended: list[tuple[Page, _Held]] = []  # what is to be exported next
-        self.held = 0.0
+        self.held, self.failing = 0, False
+        self._again_at = self._say_at = 0.0
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
         self._files: list[Any] = []  # that pipelines and the spider write to
         self._look_at = 0.0
-        self._failing: set[str] = set()  # what the pages are of items that could not be written
-        self._again_at, self._say_at, self._pause = 0.0, 0.0, _SOONEST
         self._sync = sync
         self._scrapys = crawler.get_extension(feedexport.FeedExporter)
         self._exporter = crawler.get_extension(FeedExporter)
@@ -136,58 +127,47 @@ class Items:
         engine.before_closing(self._close_pipelines)
 
     @property
-    def failing(self) -> bool:
-        """Whether some could not be written when that was last tried."""
-        return bool(self._failing)
-
-    @property
     def waiting(self) -> bool:
         """Whether there are some to flush although no page waits for that."""
         return self.failing or self.unsaid > 0
 
     @property
-    def unsaid(self) -> float:
+    def unsaid(self) -> int:
         """How many bytes of items are only in memory although their pages have ended."""
         return self._local.size + sum(held.size for _, held in self._ended)
 
     async def flush(self, *, at_once: bool = False) -> bool:
         """Have pipelines flush, and hand what feeds get to the backend; return whether that worked.
 
-        A failure is logged, and again each minute until flushing works.
-
-        :param at_once: whether to try even if it has failed a moment ago.
+        :param at_once: whether to try even if items could not be written a moment ago.
         """
         if time.monotonic() < self._again_at and not at_once:
             return False
         ended = len(self._ended)  # what ends while pipelines are asked is flushed later
         try:
             await close_full_batches(self._scrapys)
-            error = await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
-            if error is not None:
-                raise error
-            self._export_ended(ended)
+            await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
+            for page, held in self._ended[:ended]:
+                self._export_all(page, held)
+            del self._ended[:ended]
             flush_others(self._scrapys, sync=self._sync)
             if not self._backend.store_due(self._local.note()):
                 self._local.write()
         except Exception as error:
             self._note_failure(_NOT_DONE, error)
             return False
-        self._note_success(_NOT_DONE)
         return True
 
-    def committed(self, *, at_once: bool = False) -> None:
-        """Append to feeds what a commit has for them.
-
-        :param at_once: as for :meth:`flush`.
-        """
-        if time.monotonic() < self._again_at and not at_once:
-            return
+    def committed(self) -> None:
+        """Append to feeds what a commit has for them, after a flush that worked."""
         try:
             self._local.write()
         except OSError as error:
             self._note_failure(_DONE, error)
         else:
-            self._note_success(_DONE)
+            if self.failing:
+                self.failing = False
+                self._report.info("Items can be written again.")
 
     def page_ended(self, page: Page) -> None:
         """Let the items of a page be flushed that have waited for its end."""
@@ -195,13 +175,14 @@ class Items:
             self._ended.append((page, self._held.pop(page)))
 
     def end(self, pages: int) -> None:
-        """Export nothing more: the next run gets the items of pages that stay stored again.
+        """Leave what is due to feeds to the next run, which gets items of pages that stay stored.
 
         :param pages: how many of these have ended, but their items could not be written.
         """
-        self._local.forget(noted=self._backend.shared)  # else a commit has what was noted
-        with suppress(OSError):  # then the note of the last commit stays, which says no less
+        self._local.forget()
+        with suppress(OSError):  # then the note of the last flush stays, which says no less
             self._backend.store_due(self._local.note())
+        self._local.forget(noted=True)
         if pages:
             self._report.log(
                 logging.ERROR,
@@ -210,58 +191,36 @@ class Items:
                 f"{pages:,}",
             )
 
-    def closed(self, *, stored: bool) -> None:
-        """Leave what is due to feeds to the next run, unless all was stored: then try once more."""
-        if not stored:
-            self._local.forget(noted=True)
-
     async def _close_pipelines(self) -> None:
         """Ask the pipelines for the last time, before Scrapy closes what they write to.
 
         This answer is final: nothing tells whether closing the pipelines loses items.
         """
-        last = self._ask_pipelines(last=True)
-        await self._one_at_a_time.run(Deferred.fromCoroutine, last)
+        with suppress(Exception):  # which the next flush raises
+            last = self._ask_pipelines(last=True)
+            await self._one_at_a_time.run(Deferred.fromCoroutine, last)
 
     def _scraped(self, item: Any, response: Any = None) -> None:
         """Export an item when its page has ended, if that is known, or else at once."""
         page = self._in_flight.page_of_response(response)
-        if self._backend.shared or page is None or not self._hold(item, page, response):
+        if self._backend.shared or page is None:
             self._export(item, page)
-
-    def _hold(self, item: Any, page: Page, response: Any) -> bool:
-        """Let an item wait for the end of its page; return False if it cannot."""
-        held = self._held.setdefault(page, _Held())
-        if held.full:
-            return False
-        copy, size = _copy(item)
-        held.full = (
-            len(held.items) == MOST_HELD
-            or held.size + size > MOST_HELD_BYTES
-            or self.held + size > MOST_BYTES
-        )
-        if held.full:
-            self._export_all(page, held)
-            self._report.once(
-                logging.INFO,
-                "%s has yielded more than %s items, or %s of them (all pages: %s), or one that"
-                " cannot be pickled. Its items are exported at once, so a kill may duplicate them."
-                " More such pages are not shown.",
-                response,
-                f"{MOST_HELD:,}",
-                write_size(MOST_HELD_BYTES),
-                write_size(MOST_BYTES),
-            )
-            return False
+            return
+        held, (copy, size) = self._held.setdefault(page, _Held()), _copy(item)
         held.items.append(copy)
         held.size += size
         self.held += size
-        return True
-
-    def _export_ended(self, count: int) -> None:
-        for page, held in self._ended[:count]:
+        if held.size > MOST_HELD or self.held > MOST_BYTES:
             self._export_all(page, held)
-        del self._ended[:count]
+            self._report.once(
+                logging.INFO,
+                "%s has yielded more than %s of items (all pages: %s), or one that cannot be"
+                " pickled. They are exported before it ends, so after a kill they may come twice."
+                " More such pages are not shown.",
+                response,
+                write_size(MOST_HELD),
+                write_size(MOST_BYTES),
+            )
 
     def _export_all(self, page: Page, held: _Held) -> None:
         for item in held.items:
@@ -282,16 +241,16 @@ class Items:
             if page is not None:
                 self._in_flight.item_rejected(page, Reason.of(error, f"exporter of {feed}"))
 
-    async def _ask_pipelines(self, *, last: bool = False) -> Exception | None:
-        """Return what they have raised, which the next question may already have replaced."""
+    async def _ask_pipelines(self, *, last: bool = False) -> None:
+        """Raise what they raise, or once they are closed, what they raised last."""
         if not self._pipelines_closed:
-            self._pipelines_closed, found = last, None
+            self._pipelines_closed, self._pipelines_error = last, None
             try:
                 await self._flush_pipelines()
             except Exception as error:
-                found = error
-            self._pipelines_error = found
-        return self._pipelines_error
+                self._pipelines_error = error
+        if self._pipelines_error is not None:
+            raise self._pipelines_error
 
     async def _flush_pipelines(self) -> None:
         """Have pipelines write out their items, and the files that they or the spider write to.
@@ -323,9 +282,8 @@ class Items:
         """Log that items cannot be written: once, and again each minute."""
         self._report.add(stats.COMMIT_ERRORS)
         now = time.monotonic()
-        self._again_at = now + self._pause
-        self._pause = min(_SLOWEST, 2 * self._pause)
-        if pages_are not in self._failing or now >= self._say_at:
+        self._again_at = now + _PAUSE
+        if not self.failing or now >= self._say_at:
             self._say_at = now + _SAID
             self._report.log(
                 logging.ERROR,
@@ -334,14 +292,7 @@ class Items:
                 error,
                 pages_are,
             )
-        self._failing.add(pages_are)
-
-    def _note_success(self, pages_are: str) -> None:
-        if pages_are in self._failing:
-            self._failing.remove(pages_are)
-            if not self._failing:
-                self._pause = _SOONEST
-                self._report.info("Items can be written again.")
+        self.failing = True
 
     def _feeds_opened(self) -> None:
         """Say which feeds may lose items, or have some twice."""
@@ -356,13 +307,13 @@ class Items:
             self._report.warn(warning)
 
 
-def _copy(item: Any) -> tuple[Any, float]:
-    """Return a copy of an item, and its size in bytes: infinite if it cannot be copied."""
+def _copy(item: Any) -> tuple[Any, int]:
+    """Return a copy of an item, and its size in bytes: too large to wait if it cannot be copied."""
     try:
         pickled = pickle.dumps(item, protocol=4)
         return pickle.loads(pickled), len(pickled)  # noqa: S301 - it was nowhere else
     except Exception:  # it may contain anything
-        return item, inf
+        return item, MOST_HELD + 1
 
 
 def _files_in(value: Any, depth: int) -> Iterator[Any]:
@@ -372,13 +323,9 @@ def _files_in(value: Any, depth: int) -> Iterator[Any]:
             if value.writable():
                 yield value
         return
-    values: Collection[Any] = ()
     if isinstance(value, BaseItemExporter):
-        values = vars(value).values()
-    elif isinstance(value, dict):
-        values = value.values()
-    elif isinstance(value, (list, tuple)):
-        values = value
-    if depth and len(values) <= _FEW:  # others would make commits slow
-        for each in [*values]:
+        value = vars(value)
+    values = [*value.values()] if isinstance(value, dict) else value
+    if depth and isinstance(values, (list, tuple)) and len(values) <= _FEW:
+        for each in [*values]:  # of more, commits would be slow
             yield from _files_in(each, depth - 1)

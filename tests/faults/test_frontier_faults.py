@@ -121,8 +121,7 @@ async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_
 ):
     """Else a kill goes back to where that began, and the items of all pages are in memory."""
     monkeypatch.setattr(backend, "INTERVAL", 0.001)
-    for name, value in (("_SOONEST", 0.001), ("_SLOWEST", 0.01)):
-        monkeypatch.setattr(items, name, value)
+    monkeypatch.setattr(items, "_PAUSE", 0.01)
     with LocalSite(pages=150, links=6) as site:
         crawler = await crawl(Saving, kept(job), url=site.url)
         assert (site.missed, site.repeated) == (set(), {})

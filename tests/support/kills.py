@@ -66,7 +66,6 @@ ONCE = (
 CLOSING = (
     "scrapy_bloom.crawl.items:Items._close_pipelines:before",
     "scrapy_bloom.crawl.items:Items.end:after",
-    "scrapy_bloom.crawl.items:Items.closed:after",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:_compact:before",

@@ -161,7 +161,7 @@ class LocalFiles:
         if refusal is not None:
             raise refusal
 
-    def forget(self, *, noted: bool) -> None:
+    def forget(self, *, noted: bool = False) -> None:
         """Forget what was not noted, and if wanted what was, too."""
         for file in self._files:
             file.noted = 0 if noted else file.noted
