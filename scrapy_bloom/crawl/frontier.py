@@ -395,7 +395,7 @@ class Frontier:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
             if worked and flushed:
-                self._items.committed()
+                await self._items.committed()
         except Exception as error:  # what was not written stays in memory
             if (last := self._report.unexpected(error)) is not None:
                 self._backend.give_up(last)

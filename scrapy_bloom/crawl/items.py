@@ -37,6 +37,7 @@ from scrapy_bloom.crawl.scrapy.feeds import (
     warnings,
     write_out,
 )
+from scrapy_bloom.crawl.scrapy.loop import pause
 from scrapy_bloom.signals import before_commit
 from scrapy_bloom.values import write_size
 
@@ -54,6 +55,8 @@ _PAUSE: Final = 1.0  # seconds until items that could not be written are tried a
 _SAID: Final = 60.0  # seconds until it is said again that items cannot be written
 
 _LOOKS: Final = 5.0  # seconds between two searches for files of pipelines
+
+_MUCH: Final = 1 << 20  # bytes for feeds: to export, commit and append more takes a turn each
 
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
@@ -149,6 +152,7 @@ class Items:
             await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
             for page, held in self._ended[:ended]:
                 self._export_all(page, held)
+                await self._turn()
             del self._ended[:ended]
             flush_others(self._scrapys, sync=self._sync)
             if not self._backend.store_due(self._local.note()):
@@ -156,10 +160,12 @@ class Items:
         except Exception as error:
             self._note_failure(_NOT_DONE, error)
             return False
+        await self._turn()
         return True
 
-    def committed(self) -> None:
+    async def committed(self) -> None:
         """Append to feeds what a commit has for them, after a flush that worked."""
+        await self._turn()
         try:
             self._local.write()
         except OSError as error:
@@ -190,6 +196,11 @@ class Items:
                 " these pages again.",
                 f"{pages:,}",
             )
+
+    async def _turn(self) -> None:
+        """Let the event loop turn if what follows takes long."""
+        if self._local.size > _MUCH:
+            await pause(0)
 
     async def _close_pipelines(self) -> None:
         """Ask the pipelines for the last time, before Scrapy closes what they write to.

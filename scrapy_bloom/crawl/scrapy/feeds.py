@@ -157,7 +157,7 @@ class LocalFiles:
                 file.write()
             except OSError as error:
                 refusal = error
-        self._files = [file for file in self._files if not file.closed]
+        self._files = [file for file in self._files if not (file.stored and file.stored.called)]
         if refusal is not None:
             raise refusal
 
@@ -179,42 +179,39 @@ class _LocalFile(FileFeedStorage):
     Attributes:
         waiting: what was exported, and is not written.
         noted: how many bytes of that :meth:`write` writes.
-        noted_as: its path, relative to `here` if it was given so.
-        closed: whether nothing more comes, and all is written.
+        noted_as: its path as given, perhaps relative to `here`.
+        stored: once nothing more comes, is fired when all is written.
     """
 
     def __init__(self, uri: str, feed_options: dict[str, Any], here: Path, *, sync: bool) -> None:
         super().__init__(uri, feed_options=feed_options)
-        self._here = here
+        self.noted_as, self.path = self.path, str(here / self.path)
         is_ascii = "\n".encode(feed_options.get("encoding") or "utf-8") == b"\n"  # not UTF-16
         self._has_lines = is_ascii and feed_options["format"] in _LINES
         self.waiting, self.noted = bytearray(), 0
-        self._stored: Deferred[None] | None = None  # is fired once it is closed
+        self.stored: Deferred[None] | None = None
         self._sync = sync
-        self.closed = self._ending = self._unsynced = False
+        self._ending = self._unsynced = False
 
     def open(self, spider: Spider) -> Any:  # noqa: ARG002 - Scrapy's signature
         """Return what an exporter writes to. Its first line is a new one."""
-        given = self.path
-        self.path = str(Path(given).absolute())  # the working directory may change
-        self.noted_as = given if str(self._here / given) == self.path else self.path
         if self._has_lines and not _ends_line(self.path):
             self.waiting += b"\n"
         return _Waiting(self.waiting, self.path)
 
     def store(self, file: IO[bytes]) -> Deferred[None]:  # noqa: ARG002 - Scrapy's signature
         """Close the file once all is written; return what fires then."""
-        self._stored = stored = Deferred[None]()
+        self.stored = Deferred[None]()
         if self._ending:
             self.end()
-        return stored
+        return self.stored
 
     def write(self) -> None:
         """Write what was noted.
 
         :raises OSError: if the file refuses it. What it has not taken waits.
         """
-        if self.noted or (self._ending and self._stored):  # then an empty one is made, too
+        if self.noted or (self._ending and self.stored):  # then an empty one is made, too
             with self.open_file() as file:
                 while self.noted:
                     count = file.write(self.waiting[: self.noted])
@@ -222,9 +219,8 @@ class _LocalFile(FileFeedStorage):
                     del self.waiting[:count]
                     self.noted -= count
         self.sync()
-        if self._stored and not self.waiting:
-            stored, self._stored, self.closed = self._stored, None, True
-            stored.callback(None)
+        if self.stored and not self.waiting:
+            self.stored.callback(None)
 
     def open_file(self) -> Any:
         """Open what is on the disk, without a buffer."""
@@ -244,12 +240,12 @@ class _LocalFile(FileFeedStorage):
     def end(self) -> None:
         """Write what waits, if nothing more comes; else do so when it has come."""
         self._ending = True
-        if self._stored:
+        if self.stored and not self.stored.called:
             self.noted = len(self.waiting)
             try:
                 self.write()
             except OSError as error:
-                self._stored.errback(error)
+                self.stored.errback(error)
 
 
 class _Waiting(IOBase):
@@ -324,24 +320,22 @@ def write_out(file: Any, *, sync: bool) -> None:
 def warnings(exporter: feedexport.FeedExporter | None) -> Iterator[str]:
     """Yield warnings about feeds that may lose items."""
     for slot in getattr(exporter, "slots", ()):
-        uri, options = _name(slot), slot.feed_options
+        name, options = _name(slot), slot.feed_options
         local = isinstance(slot.storage, FileFeedStorage)
-        processed = options.get("postprocessing")
-        if processed or not (local or isinstance(slot.storage, StdoutFeedStorage)):
-            how = "post-processed" if processed else "uploaded when it ends"
+        remote = not (local or isinstance(slot.storage, StdoutFeedStorage))
+        if remote or options.get("postprocessing"):
             yield (
-                f"The feed {uri} is {how}: a kill loses the last items in it, though their"
-                f" pages are done. To lose none, use a plain local feed and compress or upload"
-                f" it afterwards, or a pipeline with before_commit."
+                f"The feed {name} is post-processed or uploaded: a kill loses the last items in it,"
+                f" though their pages are done. To lose none, use a plain local feed and compress"
+                f" or upload it afterwards, or a pipeline with before_commit."
             )
         elif local and options.get("overwrite"):
             yield (
-                f"The feed {uri} is overwritten by each run: the items of earlier runs are lost"
-                f" with it. To keep them, set overwrite to False (-o instead of -O)."
+                f"The feed {name} is overwritten by each run. To keep the items of earlier runs,"
+                f" use -o instead of -O."
             )
         elif local and slot.format in _WHOLE:
-            why = "leaves it without its end" if "%(" in uri else "or a second run makes it invalid"
-            yield f"The {slot.format} feed {uri}: a kill {why}. Use jsonlines or csv."
+            yield f"The feed {name} is invalid after a kill or a second run: use jsonlines or csv."
 
 
 def _name(slot: Any) -> str:
