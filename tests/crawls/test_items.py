@@ -806,12 +806,16 @@ def test_each_item_is_whole_wherever_it_was_cut_and_others_went_on(tmp_path, bef
             assert found == Counter(filter(None, [*OURS, torn + theirs, more, before]))
 
 
-def test_others_items_in_a_binary_feed_are_not_cut_in_two(tmp_path):
-    path, ours, theirs = tmp_path / "items", pickle.dumps(1 << 99), pickle.dumps(1 << 98)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "between"),
+    [(pickle.dumps(1 << 99), pickle.dumps(1 << 98), b""), (b"a\n", b"no end", b"\n")],
+)
+def test_others_items_without_an_end_are_left_alone(tmp_path, ours, theirs, between):
+    path = tmp_path / "items"
     path.write_bytes(theirs)
     for _ in range(2):
         complete(path, 0, ours, tmp_path)
-        assert path.read_bytes() == theirs + ours
+        assert path.read_bytes() == theirs + between + ours
 
 
 @pytest.mark.parametrize("moved", [False, True])
