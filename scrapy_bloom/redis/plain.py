@@ -309,7 +309,9 @@ class Pushing:
     def _go_on_one_by_one(self, error: BloomError) -> None:
         """Give the scheduler its methods back, and let it enqueue what waits."""
         if isinstance(error, BackendError):  # else that ends the crawl
-            self._report.warn(f"{error} From now on marks and requests go to Redis in separate calls.")
+            self._report.warn(
+                f"{error} From now on marks and requests go to Redis in separate calls."
+            )
             with suppress(BackendError):
                 self._filter.worker.beat()  # a right may be missing to this queue only
         self._filter.worker.most_known = 0

@@ -391,7 +391,9 @@ def test_a_queue_that_cannot_be_pushed_to_costs_no_mark(world, problem, caplog):
     for page in (1, 2):
         worker.offer(page)
     push_again(worker.scheduler)
-    [told] = [text for text in caplog.messages if "From now on marks and requests go to Redis in separate calls" in text]
+    [told] = [
+        text for text in caplog.messages if "now on marks and requests go to Redis in" in text
+    ]
     assert (WHY[problem] if is_asked else "All marks were dropped") in told
     assert (client.hget(KEY, "epoch") == epoch) is is_asked
     assert not worker.offer(1)

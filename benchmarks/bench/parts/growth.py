@@ -160,7 +160,8 @@ While the event loop of a crawl is stopped, nothing is fetched. A job is opened 
 {loop_stops.COMMITS * loop_stops.NEW:,} pages to come in it, half of them beyond its capacity; its
 bits are random, and its journal is as long as it gets. They are marked in {loop_stops.COMMITS}
 commits while changed blocks are written; then all are forgotten, {loop_stops.FORGOTTEN:,} between
-commits, and the job is closed. (One commit that forgets 40,000 stops the loop for 280 ms.) is the longest stop in processor time of the loop's thread: a slow disk and other processes add to
+commits, and the job is closed. (One commit that forgets 40,000 stops the loop for 280 ms.) Shown
+is the longest stop in processor time of the loop's thread: a slow disk and other processes add to
 it. Scrapy's own filter is opened with as many pages, which stops the loop.""",
     packages=redis_server.PACKAGES,
     run=run,
