@@ -17,8 +17,8 @@ from support.crawling import (
     crawl,
     make_crawler,
     messages,
+    placed,
     resumes_well,
-    settings_at,
     visit,
 )
 from support.kinds import RAN
@@ -39,10 +39,7 @@ from scrapy_bloom.redis.worker import delete
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 
-@pytest.fixture
-def shared(request):
-    """The settings of a worker."""
-    return settings_at("shared", request)
+shared = placed("shared")
 
 
 @pytest.fixture
@@ -268,15 +265,20 @@ async def test_what_a_page_leads_to_after_the_lease_is_not_queued(shared, server
     """Others have the page, and queue that, too: it was fetched once more, and counted twice."""
     client = server.client()
 
-    def alive():
+    def alive(client=client):
         found = client.hgetall(key).items()
         return {name: text for name, text in found if name[:2] == b"w:" and b"dead" not in text}
+
+    def die(pipe):
+        found = alive(pipe)
+        pipe.multi()
+        for name, text in found.items():
+            pipe.hset(key, name, text.split()[0] + b" dead %d" % time.time())
 
     def answer(path, _):
         if pages.hits[path] > 1:
             return [] if then == 503 else then
-        for name, text in alive().items():
-            client.hset(key, name, text.split()[0] + b" dead %d" % time.time())
+        client.transaction(die, key)  # else there may be a call meanwhile, with another number
         if when == "afterwards":
             until(lambda: any(text[:2] != b"0 " for text in alive().values()))
         return then

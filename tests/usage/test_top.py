@@ -239,7 +239,7 @@ async def test_it_says_how_many_links_were_duplicates_in_all_runs(bloom, place):
 def test_a_killed_run_has_counted_its_duplicates(bloom, project):
     def seen():
         code, lines, _ = bloom(f"info {project.job} --json")
-        return code == 0 and json.loads("\n".join(lines))["account"]["seen"]
+        return code == 0 and json.loads("\n".join(lines)).get("account", {}).get("seen")
 
     with LocalSite(pages=120, links=6) as site:
         run = project.crawl(site, SCHEDULER="scrapy_bloom.Scheduler", DOWNLOAD_DELAY=0.2)
