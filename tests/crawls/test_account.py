@@ -110,12 +110,12 @@ class Picky:
     from_crawler = classmethod(lambda cls, crawler: cls(crawler))
 
     def process_item(self, item, spider=None):  # noqa: ARG002 - Scrapy's
+        name = item["url"].rpartition("/")[2]
         errors = {"item": KeyError("price"), "cancelled": asyncio.CancelledError()}
-        error = errors.get(item["url"].rpartition("/")[2])
-        if item["url"].endswith("/dropped"):
+        if name == "dropped":
             raise DropItem("not wanted")
-        if error and self.fails:
-            raise error
+        if self.fails and name in errors:
+            raise errors[name]
         return item
 
     def process_spider_input(self, response, spider=None):  # noqa: ARG002 - Scrapy's
@@ -407,18 +407,15 @@ async def test_foreign_meta_that_looks_like_ours_is_removed_and_each_failure_is_
         assert account() == {"done": 0, "failed": 5, "ValueError in parse": 5}
 
 
-class Empty(StartsNothing, Parsing):
-    pass
-
-
 async def test_a_crawl_of_a_spider_that_yields_nothing_warns_and_no_other_does(place, caplog):
     """Its start_requests() was not called, and the crawl had "finished"."""
-    await crawl(Empty, place)
+    empty = type("Empty", (StartsNothing, Parsing), {})
+    await crawl(empty, place)
     (warning,) = (r for r in caplog.records if "Nothing was fetched" in r.message)
     assert warning.levelname == "WARNING"
     caplog.clear()
     await visit({"/": []}, Parsing, place)
-    await crawl(Empty, place)  # what another run has fetched is done
+    await crawl(empty, place)  # what another run has fetched is done
     assert "Nothing was fetched" not in caplog.text
 
 

@@ -102,9 +102,6 @@ def test_a_job_of_another_spider_is_refused_and_never_to_be_deleted(job):
     assert "delete" not in str(refused.value)
 
 
-# Nothing to fetch
-
-
 class Entry(Follower):
     """Has an entry page that is filtered."""
 
@@ -181,7 +178,7 @@ class Shop(Spider):
 
     def __init__(self, category="none", pages=3, **others):
         super().__init__(**others)
-        self.category, self.pages, self.met, self.started = category, pages, 0, id(self)
+        self.category, self.pages, self.started = category, pages, id(self)
 
     async def start(self):
         yield Request(self.url)
@@ -201,7 +198,6 @@ class Simple(Spider):
 class Passing(Simple):
     def __init__(self, *arguments, **others):
         super().__init__(*arguments, **others)
-        self.met = 0
 
 
 class Deeper(Passing, Shop):

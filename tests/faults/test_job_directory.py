@@ -37,9 +37,6 @@ def write(job, mark):
     store.commit()
 
 
-# A link in place of the file
-
-
 def test_a_job_with_a_link_to_its_file_is_locked_by_both_names_and_resumes(job, tmp_path):
     larger, killed = tmp_path / "larger", tmp_path / "killed"
     larger.mkdir()

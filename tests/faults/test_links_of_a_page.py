@@ -329,9 +329,6 @@ def test_a_request_that_takes_longer_than_a_small_call_may_is_pushed(world):
         assert world.client.llen("worker:requests") == 3
 
 
-# One by one
-
-
 class Subclass(theirs.Scheduler):
     def enqueue_request(self, request):
         return super().enqueue_request(request)

@@ -253,9 +253,6 @@ def test_no_page_is_hidden_by_what_is_lost_or_foreign(own_server, opened, key, n
         assert client.lrange(found, 0, -1) in ([b"foreign"], [])
 
 
-# Failover
-
-
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_failover_forgets_what_the_replica_had_not_received(opened, key, behind):
     early, late = fingerprints(100, "early"), fingerprints(100, "late")

@@ -31,10 +31,6 @@ from scrapy_bloom.redis.wire import Ending
 pytestmark = [pytest.mark.redis, pytest.mark.server]
 
 
-def open_filter(cluster, key):
-    return RedisFilter.from_url(cluster.url, key=key, timeout=10.0, capacity=1000)
-
-
 @pytest.mark.parametrize("name", ["{a}b}", "{{a}}", "a b"])
 def test_all_keys_of_a_filter_are_in_one_slot_whatever_the_braces(cluster, name):
     assert key_slot(name.encode()) == key_slot(f"{beginning(name)}queue".encode())

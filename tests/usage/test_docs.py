@@ -77,9 +77,6 @@ def test_each_promise_names_tests_that_are_there():
     assert {name for row in rows.values() for name in re.findall(r"`(\w+)`", row)} <= there
 
 
-# Links
-
-
 def place_of(url):
     """Return the file of this project that a link stands for; None if it is a page of GitHub."""
     if url.startswith(SITE):

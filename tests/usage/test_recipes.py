@@ -190,8 +190,6 @@ def test_a_host_that_blocks_is_left_alone_each_time_for_twice_as_long(monkeypatc
     assert held == [30, 60, 120, 30]
 
 
-# The spiders of the example
-
 LISTS = ("/", "/sport", "/art")
 ARTICLES = {page: [f"/article{page}/{number}" for number in range(8)] for page in LISTS}
 

@@ -43,10 +43,7 @@ class Site:
         return request
 
     def answer(self, status=503, wish=None, *, slot="a", to=None, **fields):
-        """Answer a request; return the delay of its retry, None if it has none.
-
-        :param to: the request, by default one that is sent now.
-        """
+        """Answer a request, by default one that is sent now; return the delay of its retry."""
         request = to or self.send(slot)
         headers = {} if wish is None else {"Retry-After": wish}
         response = Response(URL, status=status, **{"headers": headers, **fields})

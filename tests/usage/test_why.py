@@ -193,9 +193,6 @@ def test_no_view_is_open_while_lines_are_awaited(bloom, monkeypatch):
     assert views_at_lines == [0, 0]
 
 
-# The order of the queue
-
-
 class Lists(Leaves, Follower):
     """Starts with a list of pages, each of which has two links; stops after the first."""
 
