@@ -3,7 +3,6 @@
 import asyncio
 import codecs
 import csv
-import gzip
 import io
 import json
 import logging
@@ -41,8 +40,7 @@ from scrapy_bloom.crawl.scrapy.feeds import FeedExporter, _LocalFile
 from scrapy_bloom.crawl.scrapy.loop import pause
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.backend import LocalBackend
-from scrapy_bloom.local.feeds import NOTHING, complete, complete_feeds, pack_due
-from scrapy_bloom.local.notes import DUE
+from scrapy_bloom.local.feeds import complete, complete_feeds, pack_due
 from scrapy_bloom.local.store import Store
 from scrapy_bloom.signals import before_commit
 
@@ -285,22 +283,6 @@ async def test_what_cannot_be_written_is_tried_again_and_ends_no_crawl(storage, 
     assert Counter(line["url"][-1] for line in lines(feed)) == {"e": 1, "/": 3, "1": 3, "2": 3}
 
 
-async def test_a_feed_gets_nothing_before_the_commit_that_has_it(job, feed, monkeypatch):
-    sizes, commit = [], Store.commit
-
-    def failing(self, **options):
-        if self.meta.get(DUE, NOTHING) != NOTHING:
-            sizes.append(feed.stat().st_size)
-            if len(sizes) == 1:
-                raise sqlite3.OperationalError("no room")
-        commit(self, **options)
-
-    monkeypatch.setattr(Store, "commit", failing)
-    await run(Yielding, kept(job), feed, fan("a"))
-    assert sizes[:2] in ([0], [0, 0])
-    assert len(lines(feed)) == 6
-
-
 class Own(feedexport.FeedExporter):
     """A project's own."""
 
@@ -335,13 +317,6 @@ async def test_a_csv_feed_that_is_resumed_has_one_header_and_the_same_columns(jo
     assert [row[1] for row in rows] == ["0", "1", "2"] * 2 + [""] * 3
     await run_with("else")
     assert feed.read_text().splitlines()[-4:] == ["else", *["follower"] * 3]
-
-
-async def test_a_compressed_feed_to_which_a_second_run_appends_can_be_read(job, feed):
-    options = {"postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"]}
-    for number in range(2):
-        await run(Yielding, kept(f"{job}-{number}"), feed, fan(), **options)
-    assert len(gzip.decompress(feed.read_bytes()).splitlines()) == 6
 
 
 class Uploading(BlockingFeedStorage):

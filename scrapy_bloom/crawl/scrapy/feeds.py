@@ -30,7 +30,6 @@ from scrapy_bloom.crawl.scrapy.loop import pause
 
 if TYPE_CHECKING:
     from scrapy import Spider
-    from scrapy.crawler import Crawler
 
 _WHOLE: Final = ("json", "xml")  # formats of a file with a beginning and an end
 _LINES: Final = ("csv", "jl", "jsonl", "jsonlines")  # formats with one item per line
@@ -44,10 +43,8 @@ class FeedExporter(feedexport.FeedExporter):
     With another scheduler it is just Scrapy's.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        self._scraped: Callable[[Any, Any], None] | None = None
-        self._local = LocalFiles(sync=False)
-        super().__init__(crawler)
+    _scraped: Callable[[Any, Any], None] | None = None
+    _local: LocalFiles | None = None
 
     def adopt(self, scraped: Callable[[Any, Any], None], local: LocalFiles) -> None:
         """Let others decide when items are exported and written. Call it before feeds are opened.
@@ -82,24 +79,26 @@ class FeedExporter(feedexport.FeedExporter):
 
     async def close_spider(self, spider: Spider) -> None:
         """Write all that waits, and close the feeds."""
-        self._local.end()
+        if self._local is not None:
+            self._local.end()
         await super().close_spider(spider)
 
     def _get_storage(self, uri: str, feed_options: dict[str, Any]) -> Any:
         storage: Any = super()._get_storage(uri, feed_options)
-        if type(storage) is not FileFeedStorage or storage.write_mode != "ab":
+        appends = type(storage) is FileFeedStorage and storage.write_mode == "ab"
+        if self._local is None or not appends or feed_options.get("postprocessing"):
             return storage
         path = Path(storage.path)
         is_file = path.is_file() or not path.exists()  # closing a pipe would end its reader
-        is_ours = self._scraped and is_file and not feed_options.get("postprocessing")
-        return self._local.add(uri, feed_options) if is_ours else storage
+        return self._local.add(uri, feed_options) if is_file else storage
 
     def _start_new_batch(self, **batch: Any) -> Any:  # type: ignore[override]
         """Begin a batch: the first one of a run after those of earlier runs, which may be full."""
         options, template = batch["feed_options"], batch["uri_template"]
         appends = self._scraped and options["batch_item_count"] and not options.get("overwrite")
         appends, before = appends and "%(batch_id)" in template, ""
-        while appends and batch["uri"] != before and _is_there(before := batch["uri"]):
+        while appends and before != (uri := batch["uri"]) and _size_of(FileFeedStorage(uri).path):
+            before = uri
             last: Any = SimpleNamespace(batch_id=batch["batch_id"])
             names = self._get_uri_params(batch["spider"], options["uri_params"], last)
             batch |= {"batch_id": last.batch_id + 1, "uri": _fill_in(template, names)}
@@ -139,8 +138,7 @@ class LocalFiles:
         for file in self._files:
             file.sync()
             if file.waiting:
-                path = Path(file.path)
-                size, before = found.get(file.noted_as, (_size_of(path), b""))
+                size, before = found.get(file.noted_as, (_size_of(file.path), b""))
                 found[file.noted_as] = size, before + bytes(file.waiting)
         for file in self._files:
             file.noted = len(file.waiting)
@@ -270,7 +268,7 @@ class _Waiting(IOBase):
 
     def tell(self) -> int:
         """Return where the next byte will be: only the first ones may be a byte order mark."""
-        return len(self._waiting) + _size_of(Path(self.name))
+        return len(self._waiting) + _size_of(self.name)
 
 
 class _ContinuedCsv(CsvItemExporter):
@@ -359,12 +357,8 @@ async def _wait_for(closing: Deferred[None]) -> None:
     await maybe_deferred_to_future(closing)
 
 
-def _size_of(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _is_there(uri: str) -> bool:
-    return Path(FileFeedStorage(uri).path).exists()
+def _size_of(path: str) -> int:
+    return Path(path).stat().st_size if Path(path).exists() else 0
 
 
 def _ends_line(path: str) -> bool:
