@@ -33,7 +33,7 @@ LONG = 600
 EARLY = 0.02
 """Seconds by which a request may seem early: two clocks, and timers."""
 
-ENDS = {"CLOSESPIDER_TIMEOUT": 100}
+ENDS = {"CLOSESPIDER_TIMEOUT": 400}
 """Ends a crawl of a test that would hang otherwise."""
 
 ROTATING = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue"}

@@ -219,7 +219,7 @@ async def test_a_worker_whose_crawl_is_deleted_ends_and_creates_nothing(shared, 
 
     with LocalSite(pages=60, links=6) as pages:
         pages.when(20, lambda: until(is_deleted))
-        crawler = await crawl(settings=shared | {"CLOSESPIDER_TIMEOUT": 60}, url=pages.url)
+        crawler = await crawl(settings=shared | {"CLOSESPIDER_TIMEOUT": 400}, url=pages.url)
     other.close()
     assert crawler.stats.get_value("finish_reason") == "bloom_filter_lost"
     assert server.client().keys(f"*{key}*") == [key.encode()]  # the note

@@ -407,7 +407,7 @@ async def test_no_crawl_stands_still_over_a_slow_link(server, key, caplog):
     with Proxy(server.port) as link, Pages({"/": [*leaves], **leaves}) as site:
         link.rate = 400_000
         own = KEPT | {"BLOOM_REDIS_URL": link.url, "BLOOM_REDIS_KEY": key}
-        own["CLOSESPIDER_TIMEOUT"] = 100  # if it stands still
+        own["CLOSESPIDER_TIMEOUT"] = 400  # if it stands still
         crawler = await crawl(Heavy, own, url=site.url + "/")
         assert len({*crawler.spider.parsed}) == 302
     assert crawler.stats.get_value("finish_reason") == "finished"
