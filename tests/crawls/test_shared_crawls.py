@@ -4,11 +4,12 @@ import os
 import re
 import signal
 from itertools import chain
+from threading import Event
 
 import pytest
 import scrapy
-from support.crawling import AT_ONCE, Crawl, crawl, hold, messages, reach, sharing, stop
-from support.waiting import until
+from support.crawling import Crawl, crawl, hold, reach, sharing, stop
+from support.waiting import PATIENCE, until
 from testbed.in_flight import pages_of, taken_by
 from testbed.localredis import LocalRedis
 from testbed.localsite import LocalSite
@@ -43,6 +44,13 @@ def join_one_by_one(site, workers, *pages):
         workers.join()
 
 
+def when(site, deliveries, do):
+    """Let something be done at a delivery, not later; return the event that it has been done."""
+    done = Event()
+    site.when(deliveries, lambda: (do(), done.set()))
+    return done
+
+
 def left_in(server):
     """Return keys of what waits, is taken or has failed, and bodies that belong to nothing."""
     client = server.client()
@@ -71,10 +79,10 @@ def test_three_workers_fetch_each_page_once(site, server, workers):
 
 def test_two_ctrl_c_end_a_worker_at_once(site, server, workers):
     """While Redis does not answer. What it had comes back when its lease is over."""
+    frozen = when(site, 20, lambda: os.kill(server.pid, signal.SIGSTOP))
     worker = workers.join()
-    reach(site, 20)
-    os.kill(server.pid, signal.SIGSTOP)  # until it has ended, however long that takes
-    try:
+    try:  # until it has ended, however long that takes
+        assert frozen.wait(PATIENCE)
         stop(worker)
         worker.interrupt()
         worker.end()
@@ -104,19 +112,14 @@ def test_a_worker_whose_callback_never_returns_gives_up_what_it_has(site, server
 
 
 @few_pages
-async def test_a_finished_shared_crawl_is_logged_and_can_be_started_over(
-    site, server, workers, caplog, bloom
-):
-    caplog.set_level("WARNING")
+async def test_a_finished_shared_crawl_can_be_started_over(site, server, workers, bloom):
     for _ in range(2):  # whether anything is left for the second one nobody can know
         await crawl(settings=workers.settings, url=site.url)
-        assert messages(caplog) == []
     assert site.repeated == {}
     ours = {**workers.settings, "SPIDER_MODULES": ["support.crawling"]}
     assert bloom("delete --spider follower --yes", **ours)[0] == 0
     assert server.client().keys("*") == [b"scrapybot:follower:bloom"]  # the note, for a day
     await crawl(settings=workers.settings, url=site.url)
-    assert messages(caplog) == []
     assert site.repeated == dict.fromkeys(range(site.pages), 2)
 
 
@@ -180,10 +183,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         LocalRedis(persist=True) as server,
         sharing(site, server, tmp_path, BLOOM_ON_BACKEND_ERROR=policy) as workers,
     ):
+        killed, had = when(site, 90, server.kill), set()
         join_one_by_one(site, workers, 0, 0)
-        reach(site, 90)
-        server.kill()
-        had = set()
+        assert killed.wait(PATIENCE)
         if policy == "close":
             assert workers.wait() == ["bloom_backend"] * 2
             assert [run.stat("bloom/not_stored") for run in workers.runs] == [1] * 2
@@ -237,12 +239,12 @@ def test_three_scrapy_redis_workers_fetch_each_page_once(site, server, tmp_path)
 
 def test_a_worker_that_finishes_early_leaves_the_queue_to_the_others(site, server, tmp_path):
     with scrapy_redis(site, server, tmp_path) as crawl:
-        _, go_on = hold(site, 20)
-        crawl.join()
-        reach(site, 19 + AT_ONCE)  # it gets no more while all its requests are under way
+        reached, go_on = hold(site, 20, 1)
         early = crawl.join(CLOSESPIDER_PAGECOUNT=20)
-        early.end()
+        assert reached.wait(PATIENCE)
+        crawl.join().said("Bloom filter in")
         go_on.set()
+        early.end()
         assert "The filter and the request queue are not emptied" in early.log
         reach(site, 150)
         crawl.finish()
