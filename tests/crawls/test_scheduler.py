@@ -222,7 +222,7 @@ OTHER_QUEUES = {
 
 
 class Starting(Follower):
-    """Stops while many of its start requests wait, and one that does not come from start()."""
+    """Stops while many of its start requests wait, and some that do not come from start()."""
 
     started = False
 
@@ -232,9 +232,10 @@ class Starting(Follower):
         self.started = True
 
     def parse(self, response):
-        if self.started:
+        if self.started and len(scheduler_of(self.crawler)) > 5:
             raise CloseSpider("enough")
-        return response.request.replace(dont_filter=True)  # comes before start requests
+        for _ in range(2):  # they come before start requests
+            yield response.request.replace(dont_filter=True)
 
 
 async def start_and_stop(job, **settings):
