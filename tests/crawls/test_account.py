@@ -47,7 +47,7 @@ def account(place, bloom, caplog):
         caplog.clear()
         told = json.loads("".join(bloom(f"info {target_of(place)} --json")[1]))["account"]
         assert told["waiting"] == told["in_flight"] == 0
-        counts = {name: told[name] for name in ("unparsed", "failed") if told[name]}
+        counts = {name: told[name] for name in ("unparsed", "failed", "not_kept") if told[name]}
         return {"done": told["done"]} | counts | told["failures"]
 
     return account
@@ -303,7 +303,7 @@ async def test_what_is_unparsed_and_only_in_memory_is_listed_or_not_seen_in_the_
             return response.follow(href, meta=meta)
 
     gone = {"/gone": 404, "/replaced/gone": 404}
-    unparsed = {"done": 1, "unparsed": 1, "not kept": 2}
+    unparsed = {"done": 1, "unparsed": 1, "not_kept": 2}
     first = fan("replaced", wall=403, moved="/gone") | gone, unparsed
     second = fan("replaced", "wall", "moved"), unparsed | {"done": 3}
     await crawl_daily(Unstorable, first, second, DOWNLOADER_MIDDLEWARES={Replacing: 543})

@@ -311,7 +311,7 @@ def test_redis_goes_away_in_the_middle_of_a_crawl_whose_queue_is_elsewhere(
     assert site.missed
     assert run.log.count("] ERROR:") == run.stat("log_count/ERROR") == 1
     assert "Connection refused" in run.log
-    assert "Crawl stopped: " in run.log
+    assert "Worker stopped: " in run.log
 
 
 def test_a_crawl_that_cannot_be_filtered_does_not_start(site, tmp_path, server):

@@ -6,7 +6,7 @@ import json
 def seen(bloom, target, known):
     """Return for each of some fingerprints whether `why` knows it."""
     answers = bloom(f"why {target} - --json", stdin=hexadecimal(known))[1]
-    return [json.loads(line)["is"] != "unknown" for line in answers]
+    return [json.loads(line)["is"] != "not seen" for line in answers]
 
 
 def hexadecimal(known):
