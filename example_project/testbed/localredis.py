@@ -26,9 +26,6 @@ keys = (f"test:{number}" for number in itertools.count())
 """Keys for filters, each given once in a process."""
 
 
-_kept: list[socket.socket] = []
-
-
 def free_port() -> int:
     """Return a port that nobody listens on, with room for a cluster's bus 10,000 above it.
 
@@ -45,7 +42,7 @@ def free_port() -> int:
             except OSError:
                 continue
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _kept.append(one.dup())
+            one.dup().detach()
             return port
 
 

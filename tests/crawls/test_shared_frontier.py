@@ -278,6 +278,7 @@ async def test_what_a_page_leads_to_after_the_lease_is_not_queued(shared, server
     def answer(path, _):
         if pages.hits[path] > 1:
             return [] if then == 503 else then
+        until(lambda: left(server, key)[1] == 1)  # it knows that the front page is done
         client.transaction(die, key)  # else there may be a call meanwhile, with another number
         if when == "afterwards":
             until(lambda: any(text[:2] != b"0 " for text in alive().values()))

@@ -5,6 +5,7 @@ But for those that its queue has handed out: these it has deleted, as it does.
 
 import pickle
 import random
+from contextlib import contextmanager
 
 import pytest
 from scrapy import Request, Spider, signals
@@ -54,8 +55,8 @@ def lost_after(kills, folder, *first):
         assert not client.exists("worker:requests")
         handed_out = [pickle.loads(each)["url"] for each in client.lrange("worker:popped", 0, -1)]
         gone = site.missed - {site.page(url.removeprefix(site.url[:-1])) for url in handed_out}
-        is_marked = marks_in(server)
-        lost = {page for page in gone if any(map(is_marked, ways_to(site, page)))}
+        with marks_in(server) as is_marked:
+            lost = {page for page in gone if any(map(is_marked, ways_to(site, page)))}
         return lost, len(site.missed - gone), len(killed)
 
 
@@ -65,13 +66,15 @@ def ways_to(site, page):
     ]
 
 
+@contextmanager
 def marks_in(server):
-    """Return what tells whether the page of a URL is marked."""
+    """Yield what tells whether the page of a URL is marked."""
     crawler = get_crawler(Spider, {"REDIS_URL": server.url})
     crawler.spider = spider = Spider.from_crawler(crawler, name="worker")
     crawler.filter = scrapy_bloom.BloomDupeFilter.from_spider(spider)
     crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
-    return lambda url: scrapy_bloom.seen(Request(url), crawler)
+    yield lambda url: scrapy_bloom.seen(Request(url), crawler)
+    crawler.filter.close("finished")  # else it logs in other tests that the server is gone
 
 
 def test_a_page_that_is_marked_is_fetched_however_often_workers_are_killed(tmp_path):
