@@ -30,14 +30,14 @@ def forget(request: Request, crawler: Crawler) -> bool:
     :param crawler: its crawl, in a spider ``self.crawler``.
     :returns: whether the page was known; in a crawl that workers share, to this worker.
     """
-    heard = crawler.signals.send_catch_log(forget_page, request=request)
-    if not heard:
+    received = crawler.signals.send_catch_log(forget_page, request=request)
+    if not received:
         logger.warning(
             "%s was not forgotten: this crawl has no open filter of scrapy-bloom.",
             request,
             extra={"spider": crawler.spider},
         )
-    return any(known is True for _, known in heard)
+    return any(known is True for _, known in received)
 
 
 def seen(request: Request, crawler: Crawler) -> bool | None:
@@ -52,8 +52,8 @@ def seen(request: Request, crawler: Crawler) -> bool | None:
     :returns: True or False at once; None if that is not known here: this worker has not met the
         page, and the filter is in Redis; or the crawl has no open filter of scrapy-bloom.
     """
-    heard = crawler.signals.send_catch_log(seen_page, request=request)
-    answers = [answer for _, answer in heard if isinstance(answer, bool)]
+    received = crawler.signals.send_catch_log(seen_page, request=request)
+    answers = [answer for _, answer in received if isinstance(answer, bool)]
     return any(answers) if answers else None
 
 
@@ -72,11 +72,11 @@ def hold(request: Request, crawler: Crawler, seconds: Span) -> bool:
     :raises SettingError: if `seconds` is not a time.
     """
     wait, send = read_age("seconds", seconds), crawler.signals.send_catch_log
-    held = any(done is True for _, done in send(hold_slot, request=request, seconds=wait))
-    if not held:
+    paused = any(done is True for _, done in send(hold_slot, request=request, seconds=wait))
+    if not paused:
         logger.warning(
             "The host of %s was not paused: this crawl has no open scrapy_bloom.Scheduler.",
             request,
             extra={"spider": crawler.spider},
         )
-    return held
+    return paused

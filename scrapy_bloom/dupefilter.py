@@ -143,12 +143,12 @@ class BloomDupeFilter:
         if closing is None or checks is None:
             self.report.closed(reason, shared_queue=self._shared_queue)
             return
-        lost = [*unstored(scheduler_with(self, self._crawler))]
-        for request in lost:
+        dropped = [*unstored(scheduler_with(self, self._crawler))]
+        for request in dropped:
             checks.withdraw(request)
-        if lost:
+        if dropped:
             self.report.warn(
-                f"{len(lost):,} requests could not be serialized, so Scrapy has not stored them."
+                f"{len(dropped):,} requests could not be serialized, so Scrapy has not stored them."
                 f" The next run fetches their pages if it finds a link to them. With"
                 f" SCHEDULER_DEBUG = True Scrapy logs what it cannot serialize, such as lambdas as"
                 f" callbacks."

@@ -19,7 +19,7 @@ from scrapy_bloom.errors import STRANGE, BloomError, StateError
 from scrapy_bloom.values import encodable
 
 APPLICATION: Final = 0x626C6F6D  # "blom"; SQLite keeps it in the file's header
-FORMAT: Final = 9
+FORMAT: Final = 10
 """Each change of what is written has a number of its own. Files of no other are read."""
 
 SCHEMA: Final = f"""

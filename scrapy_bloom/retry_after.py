@@ -1,4 +1,4 @@
-"""Leaving hosts alone that ask for it: ``Retry-After`` on 429 and 503, and 429 by itself."""
+"""Pausing hosts that ask for it: ``Retry-After`` on 429 and 503, and 429 by itself."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ _TOO_MANY: Final = 429
 _STATUSES: Final = frozenset({_TOO_MANY, 503})
 
 _FIRST: Final = 10.0
-"""Seconds for which a host is left alone that does not say for how long; then twice as long."""
+"""Seconds for which a host is paused that does not say for how long; then twice as long."""
 
 _BUDGET: Final = 3
-"""A host that never answers well is left alone for about so many times the longest time, in all."""
+"""A host that never answers well is paused for about so many times the longest time, in all."""
 
 _MOST_HOSTS: Final = 10_000
-"""How many hosts are remembered that have asked to be left alone and not answered well since."""
+"""How many hosts are remembered that have asked to be paused and not answered well since."""
 
 
 @dataclass
 class _Host:
-    """A host that has asked to be left alone, and not answered well since.
+    """A host that has asked to be paused, and not answered well since.
 
     Attributes:
         began: when it did so last, by ``time.monotonic()``.
-        until: until when it is left alone; likewise.
+        until: until when it is paused; likewise.
         spent: for how many seconds it was, in all.
-        pause: how long it was left alone when it last did not say for how long; 0 if it always did.
+        pause: how long it was paused when it last did not say for how long; 0 if it always did.
     """
 
     began: float = 0.0
@@ -100,13 +100,15 @@ class RetryAfterMiddleware:
         request: Request,
         spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
     ) -> Request | None:
-        """Put a request back whose host began to be left alone while a middleware held it up.
+        """Put a request back whose host began to be paused while a middleware delayed it.
 
         One that awaited ``robots.txt``, say. If it cannot be copied, it is sent.
         """
         self._passed[request] = time.monotonic(), request.meta.get("download_slot")
-        held_until = getattr(scheduler_of(self._crawler), "held_until", None)
-        if held_until is None or not (until := held_until(request)):  # another scheduler has none
+        paused_until = getattr(scheduler_of(self._crawler), "paused_until", None)
+        if paused_until is None or not (
+            until := paused_until(request)
+        ):  # another scheduler has none
             return None
         return copy_to_go_back(request, **{DELAY: max(0.0, until - time.monotonic())})
 
@@ -122,16 +124,16 @@ class RetryAfterMiddleware:
         leave_first_slot(request)  # it may not have passed the scheduler
         if response.status not in _STATUSES:
             if self._hosts:
-                self._note_answer(request)
+                self._record_answer(request)
             return response
         wish = read_wish(response.headers.get("Retry-After"), response.headers.get("Date"))
         if wish <= 0 and response.status != _TOO_MANY:
             return response
-        if seconds := self._hold(request, response.status, min(wish, self._longest)):
+        if seconds := self._pause_host(request, response.status, min(wish, self._longest)):
             request.meta[DELAY] = seconds  # for the retry, which copies it
         return response
 
-    def _note_answer(self, request: Request) -> None:
+    def _record_answer(self, request: Request) -> None:
         """Forget what a host has asked for if it answers well what was sent after that."""
         sent, as_passed = self._as_passed(request)
         slot = slot_of(self._crawler, as_passed)
@@ -142,17 +144,17 @@ class RetryAfterMiddleware:
     def _as_passed(self, request: Request) -> tuple[float, Request]:
         """Return when a request came by, and a request with the slot that it had then.
 
-        If a proxy has got a slot of its own since, that rests, and the host goes on elsewhere.
+        If a proxy has got a slot of its own since, that is paused, and the host goes on elsewhere.
         """
         sent, slot = self._passed.get(request, (inf, ""))
         if slot == "" or request.meta.get("download_slot") == slot or "proxy" in request.meta:
             return sent, request
         return sent, Request(request.url, meta={} if slot is None else {"download_slot": slot})
 
-    def _hold(self, request: Request, status: int, wish: float) -> float:
-        """Have the slot of a request left alone, unless its budget is spent; return for how long.
+    def _pause_host(self, request: Request, status: int, wish: float) -> float:
+        """Have the slot of a request paused, unless its budget is spent; return for how long.
 
-        Only what makes a hold longer is spent: eight such answers at once are one hold.
+        Only what makes a pause longer is spent: eight such answers at once are one pause.
 
         :param wish: for how long; 0 if the host does not say.
         """
@@ -179,15 +181,15 @@ class RetryAfterMiddleware:
         return seconds
 
     def _send(self, request: Request, as_passed: Request, seconds: float) -> bool:
-        """Have the slots of these requests left alone; return whether a scheduler does."""
-        send, heard = self._crawler.signals.send_catch_log, []
+        """Have the slots of these requests paused; return whether a scheduler does."""
+        send, received = self._crawler.signals.send_catch_log, []
         for each in {slot_of(self._crawler, one): one for one in (as_passed, request)}.values():
-            heard += send(hold_slot, request=each, seconds=seconds)
-        return any(done is True for _, done in heard)
+            received += send(hold_slot, request=each, seconds=seconds)
+        return any(done is True for _, done in received)
 
     def _log(self, slot: str, answer: str, seconds: float) -> None:
         if self._crawler.stats is not None:
-            self._crawler.stats.inc_value(stats.HOLDS.key)
+            self._crawler.stats.inc_value(stats.PAUSES.key)
         logger.info(
             "%s answered %s: pausing requests to it for %s.",
             slot,

@@ -101,11 +101,11 @@ class Scheduler(ScrapyScheduler):
         """Open filter and requests.
 
         (1) Check the settings: which backend, which filter, which queues
-        (2) Open what keeps the crawl: in a ``JOBDIR`` see :class:`LocalBackend`, in Redis
+        (2) Open what stores the crawl: in a ``JOBDIR`` see :class:`LocalBackend`, in Redis
             :class:`RedisBackend`
         (3) With neither, open Scrapy's own queues and the filter
 
-        If the crawl cannot be kept as configured, the reason is logged, and the crawl ends before
+        If the crawl cannot be stored as configured, the reason is logged, and the crawl ends before
         its first request.
 
         :returns: a Deferred that fires when they are open. It fails with ``CloseSpider`` in that
@@ -179,13 +179,13 @@ class Scheduler(ScrapyScheduler):
         frontier = self._frontier
         return super().next_request() if frontier is None else frontier.next()
 
-    def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request on its way is left alone, 0 if it is not.
+    def paused_until(self, request: Request) -> float:
+        """Return until when the slot of a request on its way is paused, 0 if it is not.
 
         :returns: a time by ``time.monotonic()``. 0 as well for a request that this scheduler has
             not returned, such as one for ``robots.txt``.
         """
-        return 0.0 if self._frontier is None else self._frontier.held_until(request)
+        return 0.0 if self._frontier is None else self._frontier.paused_until(request)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -193,9 +193,9 @@ class Scheduler(ScrapyScheduler):
         return super().__len__() if frontier is None else len(frontier)
 
     async def _open_frontier(self) -> Frontier | None:
-        """Open what keeps the requests; return None if only Scrapy's own queue does.
+        """Open what stores the requests; return None if only Scrapy's own queue does.
 
-        :raises BloomError: if the crawl cannot be kept as configured.
+        :raises BloomError: if the crawl cannot be stored as configured.
         """
         crawler, folder = self.crawler, self.crawler.settings["JOBDIR"]
         settings = Settings.of(crawler)

@@ -51,7 +51,7 @@ LATER: Final = Stat(
     "bloom/queue/later",
     "of these, delayed ones: by `bloom_delay`, or retries after `Retry-After`",
 )
-HOLDS: Final = Stat("bloom/queue/holds", "times that a host was paused because it asked for it")
+PAUSES: Final = Stat("bloom/queue/holds", "times that a host was paused because it asked for it")
 RECOVERED: Final = Stat(
     "bloom/queue/recovered",
     "requests that were in flight when the last run was killed, and are fetched again",
@@ -89,7 +89,7 @@ FROM_BACKEND: Final = {
 
 STATS: Final = (
     *(CHECKED, NEW, SEEN, REDIRECT_EXEMPT, ERRORS, RESTORED, UNCLEAN_STOP, NOT_STORED),
-    *(NOT_FORGOTTEN, FAILED, UNPARSED, WAITING, LATER, HOLDS, RECOVERED),
+    *(NOT_FORGOTTEN, FAILED, UNPARSED, WAITING, LATER, PAUSES, RECOVERED),
     *(UNREADABLE, COMMIT_ERRORS, REQUEUED),
     *FROM_INFO.values(),
     *FROM_BACKEND.values(),

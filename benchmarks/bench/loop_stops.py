@@ -96,14 +96,14 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def _kill_a_job(folder: Path, pages: int) -> None:
     """Leave a job as a kill would: its blocks have random bits, and its journal is long."""
     from scrapy_bloom.filter.bloom import LocalFilter
-    from scrapy_bloom.local.job import Identity, owner_notes
-    from scrapy_bloom.local.notes import REQUESTS
+    from scrapy_bloom.local.job import Identity, owner_metadata
+    from scrapy_bloom.local.metadata import REQUESTS
     from scrapy_bloom.local.store import NAME, Store
 
     filter_ = LocalFilter(capacity=pages)
     _fill(filter_, pages - COMMITS * NEW // 2)  # it grows while the crawl goes on
     store = Store(folder / NAME, filter_)
-    store.meta |= owner_notes(Identity("", "", {}), REQUESTS)
+    store.meta |= owner_metadata(Identity("", "", {}), REQUESTS)
     store.commit()
     store.marks.begin_pass()
     while store.marks.passing:

@@ -116,6 +116,6 @@ def progress(facts: dict[str, Any], change: str = "") -> Iterator[tuple[str, str
         due = facts.get("next_due")
         following = f", the next {moment(due)}" if due else ""
         yield "delayed", f"{counted(later, 'request')}{following}"
-    if holds := facts.get("holds"):
-        until = (f"{host} until {moment(end)}" for host, end in holds.items())
+    if pauses := facts.get("paused"):
+        until = (f"{host} until {moment(date)}" for host, date in pauses.items())
         yield "paused", ", ".join(until)

@@ -18,7 +18,7 @@ from scrapy_bloom import file
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, StoredRequest, decoded, read, start_in
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.local.backend import account_of
@@ -29,11 +29,11 @@ from scrapy_bloom.local.job import (
     is_in_use,
     lock_job,
     new_filter,
-    owner_notes,
+    owner_metadata,
     read_meta,
 )
-from scrapy_bloom.local.later import LATER, stored_holds, stored_requests, waiting_body
-from scrapy_bloom.local.notes import (
+from scrapy_bloom.local.later import LATER, stored_pauses, stored_requests, waiting_body
+from scrapy_bloom.local.metadata import (
     DIGEST,
     DONE,
     DUE,
@@ -45,12 +45,12 @@ from scrapy_bloom.local.notes import (
     REQUESTS,
     STORED,
     THROUGH,
-    read_notes,
+    read_metadata,
 )
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS, SCRAPYS_QUEUE, digest
 from scrapy_bloom.local.store import NAME, Store, count_in, reading
 
-_DAMAGED: Final = Failed("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
+_DAMAGED: Final = FailedPage("unreadable", "", 0.0, 0, "", unparsed=False, way=(), body=b"")
 _COMPANIONS: Final = ("", "-journal", "-wal", "-shm", ".new")
 
 
@@ -96,7 +96,7 @@ class LocalTarget:
         """Return how far the crawl is. Marks are not read, and requests are only counted."""
         self._check_there()
         with file.reading(self.path) as database:
-            meta = read_notes(database)
+            meta = read_metadata(database)
             marks = sum(row[-1] for row in file.rows(database, "slices"))
             (again,) = database.execute("SELECT count(*) FROM again").fetchone()
             facts = {
@@ -119,7 +119,7 @@ class LocalTarget:
                 facts |= {
                     "account": account.facts(),
                     "later": later,
-                    "holds": stored_holds(meta),
+                    "paused": stored_pauses(meta),
                 }
         return facts
 
@@ -141,7 +141,7 @@ class LocalTarget:
         with reading(self.path) as store:
             yield store
 
-    def failed(self) -> Iterator[tuple[Failed, Decoded]]:
+    def failed(self) -> Iterator[tuple[FailedPage, Decoded]]:
         """Yield what has failed, or is unparsed."""
         with self.reading() as store:
             for _, failed in store.failed.stored():
@@ -166,7 +166,7 @@ class LocalTarget:
 
     # Changing
 
-    def settle(self, chosen: Callable[[Failed], bool], *, put_back: bool) -> int:
+    def settle(self, chosen: Callable[[FailedPage], bool], *, put_back: bool) -> int:
         """Take requests off the failed list; return how many.
 
         :param chosen: says which.
@@ -176,8 +176,8 @@ class LocalTarget:
             listed = store.failed.stored()
             ids = [id_ for id_, failed in listed if failed is not None and chosen(failed)]
             if ids and put_back:
-                store.fail_astray()  # while it is known what has failed
-            for failed in filter(None, map(store.failed.take, ids)):
+                store.fail_redirected()  # while it is known what has failed
+            for failed in filter(None, map(store.failed.pop, ids)):
                 if put_back:
                     store.filter.forget_many(failed.way if failed.unparsed else ())
                     row = _put_back(store, failed)
@@ -266,13 +266,13 @@ class LocalTarget:
         project = self._project
         fresh = new_filter(project.settings, digests=project.fingerprinter.digests)
         store = Store(self.path, fresh)
-        store.meta |= owner_notes(project.identity, FILTER) | {DIGEST: digest(self.folder)}
+        store.meta |= owner_metadata(project.identity, FILTER) | {DIGEST: digest(self.folder)}
         return store
 
     def _remove(self) -> None:
         """Delete the file and what belongs to it. Without the file, the rest is of no use."""
-        for end in _COMPANIONS:
-            self.path.with_name(f"{self.path.name}{end}").unlink(missing_ok=True)
+        for suffix in _COMPANIONS:
+            self.path.with_name(f"{self.path.name}{suffix}").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise file.unusable(path, error) from error
 
 
-def _put_back(store: Store, failed: Failed) -> int:
+def _put_back(store: Store, failed: FailedPage) -> int:
     """Store a request as if it had never failed; return its row.
 
     It waits for a time that has come, so the next run puts it into its queue, whichever that is.

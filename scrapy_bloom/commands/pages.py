@@ -60,18 +60,18 @@ def run(args: Namespace, project: Project) -> int:
             known += sum(seen)
             new += len(seen) - sum(seen)
             bad += len(batch) - len(valid)
-    note_skipped(bad, known + new + bad)
+    print_skipped(bad, known + new + bad)
     if args.verb == "add":
         text = f"{counted(new, 'page')} marked; {known:,} marked before"
         show(args, {"new": new, "seen": known, "bad": bad}, [text])
-        in_vain = new >= _MANY and not (known or urls) and _note_in_vain(target, new)
+        in_vain = new >= _MANY and not (known or urls) and _print_in_vain(target, new)
         return 1 if bad or in_vain else 0
     text = f"{counted(known, 'page')} eligible again; {new:,} not in the filter"
     show(args, {"forgotten": known, "unknown": new, "bad": bad}, [text])
     return 1 if new or bad else 0
 
 
-def _note_in_vain(target: Target, new: int) -> bool:
+def _print_in_vain(target: Target, new: int) -> bool:
     """Say that fingerprints are of another kind than those in a filter; return whether they are.
 
     :param new: how many were added, none of which was there.
@@ -99,7 +99,7 @@ def target_and_pages(args: Namespace, project: Project) -> tuple[Target, Iterabl
     return target_of(project, where), given
 
 
-def note_skipped(bad: int, lines: int) -> None:
+def print_skipped(bad: int, lines: int) -> None:
     """Say how many lines were invalid, if any."""
     if bad:
         note(f"skipped {bad:,} of {counted(lines, 'line')}")

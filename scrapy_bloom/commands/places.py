@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scrapy_bloom.commands.output import moment
 from scrapy_bloom.commands.requests import Read
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
@@ -39,10 +39,10 @@ class Place(NamedTuple):
     state: str
     not_before: float = 0.0
     worker: str = ""
-    failed: Failed | None = None
+    failed: FailedPage | None = None
 
     @classmethod
-    def of_failed(cls, failed: Failed) -> Place:
+    def of_failed(cls, failed: FailedPage) -> Place:
         """Return the place of a request on the failed list."""
         state = "unparsed" if failed.unparsed else "failed"
         return cls(state, worker=failed.worker, failed=failed)
@@ -60,16 +60,16 @@ class Place(NamedTuple):
         name = self.worker.rpartition(":")[0] or self.worker  # what follows makes it unique
         worker = f" at worker {name}" if name else ""
         if failed := self.failed:
-            said = f": {failed.message}" if failed.message else ""
+            message = f": {failed.message}" if failed.message else ""
             date = f" {moment(failed.date)}" if failed.date else ""
             when = f"{self.state}{date}{worker}"
-            return f"{when}: {failed.kind}{said}; {_what_next(failed)}"
+            return f"{when}: {failed.kind}{message}; {_what_next(failed)}"
         if self.not_before > time.time():
             return f"{self.state}, not before {moment(self.not_before)}"
         return f"{self.state}{worker}"
 
 
-def _what_next(failed: Failed) -> str:
+def _what_next(failed: FailedPage) -> str:
     """Say when a page that no callback got is fetched again, or that it is not by itself."""
     if failed.unparsed:
         put_back = "put back by: scrapy bloom queue TARGET --retry"

@@ -122,7 +122,7 @@ class Project:
         return {"project": self.name, "spider": self.spider, "order": self.queue_kind.order}
 
     @property
-    def keeps_requests(self) -> bool:
+    def stores_requests(self) -> bool:
         """Whether the spider's requests wait beside its filter."""
         # Scrapy calls every class with the right methods a subclass.
         return bool(self.spider) and Scheduler in load_object(self.scrapys["SCHEDULER"]).__mro__

@@ -16,7 +16,7 @@ from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
 from scrapy_bloom.crawl.account import listed
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.values import counted
@@ -54,8 +54,8 @@ def run(args: Namespace, project: Project) -> int:
         raise SettingError(f"--peek = {args.peek}: must be 0 or more")
     if args.retry or args.drop:
         count = target.settle(_chooser(args), put_back=args.retry)
-        name, said = ("retried", "put back") if args.retry else ("dropped", "marked as done")
-        text = f"{counted(count, 'request')} {said}"
+        name, done = ("retried", "put back") if args.retry else ("dropped", "marked as done")
+        text = f"{counted(count, 'request')} {done}"
         if not count and (account := target.info().get("account")):
             reasons = Counter(account["failures"]) + Counter(account["decisions"])
             text += f"; --reason may be one of {listed(reasons)}" if reasons else ""
@@ -86,7 +86,7 @@ def run(args: Namespace, project: Project) -> int:
     return 0
 
 
-def _is_shown(args: Namespace, failed: Failed) -> bool:
+def _is_shown(args: Namespace, failed: FailedPage) -> bool:
     """Return whether a request is on the list that is shown."""
     is_there = {
         "failed": not failed.unparsed,
@@ -96,7 +96,7 @@ def _is_shown(args: Namespace, failed: Failed) -> bool:
     return is_there[args.shown] and matches(failed.kind, args.reason)
 
 
-def _chooser(args: Namespace) -> Callable[[Failed], bool]:
+def _chooser(args: Namespace) -> Callable[[FailedPage], bool]:
     """Return what says which requests are retried or dropped.
 
     Without more that is what has failed, also what is given up for it.
@@ -108,14 +108,14 @@ def _chooser(args: Namespace) -> Callable[[Failed], bool]:
     return lambda each: not each.unparsed or each.is_given_up
 
 
-def _facts(failed: Failed, request: Decoded) -> dict[str, Any]:
+def _facts(failed: FailedPage, request: Decoded) -> dict[str, Any]:
     known = {"reason": failed.kind, **failed._asdict(), **request._asdict()}
     unshown = "kind", "body", "not_before", "way"
     return {name: known[name] for name in known if name not in unshown}
 
 
 def _failed_lines(
-    args: Namespace, shown: list[tuple[Failed, Decoded]], count: int
+    args: Namespace, shown: list[tuple[FailedPage, Decoded]], count: int
 ) -> Iterator[str]:
     why = ("--reason", args.reason) if args.reason else ()
     which = f"--{args.shown}"
@@ -135,7 +135,7 @@ def _failed_lines(
         yield f"They are not fetched again by themselves. To fetch them: {line}"
 
 
-def _failed_table(shown: list[tuple[Failed, Decoded]]) -> Iterator[str]:
+def _failed_table(shown: list[tuple[FailedPage, Decoded]]) -> Iterator[str]:
     shared = any(failed.worker for failed, _ in shown)
     rows = (
         (

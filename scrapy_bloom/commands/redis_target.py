@@ -14,7 +14,7 @@ from scrapy_bloom.commands.output import note
 from scrapy_bloom.commands.places import Found, Place, View
 from scrapy_bloom.commands.project import Marks, Project
 from scrapy_bloom.commands.requests import Decoded, decoded
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.identity import pages_of
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.local.job import Identity
@@ -27,16 +27,16 @@ from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.packing import Packing, read
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.project import plan_of
-from scrapy_bloom.redis.reader import Listed, Reader
+from scrapy_bloom.redis.reader import FailedRow, Reader
 from scrapy_bloom.redis.wire import Call, in_calls
 from scrapy_bloom.redis.worker import Surprise, Worker, delete
 from scrapy_bloom.settings import REDIS_TIMEOUT
 
 _HOSTS: Final = 5
-"""How many of the hosts that are left alone are named."""
+"""How many of the hosts that are paused are named."""
 
 _SLOTS: Final = 100
-"""How many hosts are counted at each look, of those that are next and of those left alone."""
+"""How many hosts are counted at each look, of those that are next and of those paused."""
 
 _TIMEOUT: Final = 10.0  # seconds for a call, at least: nobody waits for a page meanwhile
 
@@ -126,10 +126,10 @@ class RedisTarget:
             account = reader.account(state.counts).facts()
             facts |= {"account": account, **reader.schedule(_HOSTS)}
             run = "running" if state.alive else "killed" if state.leases else "stopped"
-            facts |= {"last_run": run, "through": state.through, "written": state.heard}
+            facts |= {"last_run": run, "through": state.through, "written": state.last_contact}
         return facts
 
-    def failed(self) -> Iterator[tuple[Failed, Decoded]]:
+    def failed(self) -> Iterator[tuple[FailedPage, Decoded]]:
         """Yield what has failed, or is unparsed."""
         with self._reading() as reader:
             for _, failed, _ in reader.failed():
@@ -155,7 +155,7 @@ class RedisTarget:
 
     # Changing
 
-    def settle(self, chosen: Callable[[Failed], bool], *, put_back: bool) -> int:
+    def settle(self, chosen: Callable[[FailedPage], bool], *, put_back: bool) -> int:
         """Take requests off the failed list, in batches; return how many.
 
         :param chosen: says which.
@@ -194,7 +194,7 @@ class RedisTarget:
         with self._connected() as link:
             reader = Reader(link, self.key)
             state = reader.state() if verb == "add" else reader.existing()
-        owner = self._project.owner if self._project.keeps_requests else {}
+        owner = self._project.owner if self._project.stores_requests else {}
         plan = self._plan(owner) if state is None else state.plan
         opened = RedisFilter(self._server, self.key, plan, on_error="close", timeout=self._timeout)
         with opened as filter_:
@@ -227,7 +227,7 @@ class RedisTarget:
                 )
 
 
-def retried(row: Listed, packing: Packing) -> Taken:
+def retried(row: FailedRow, packing: Packing) -> Taken:
     """Return a failed request as if it had never failed, as far as it can be decoded."""
     with suppress(Exception):  # it is put back as it is
         failed = row.failed.retried(read=packing.fields, write=packing.write)

@@ -56,14 +56,14 @@ def call(name: str, args: Sequence[str], settings: Settings) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (BloomError, ValueError, OSError) as error:
-        return _end(name, str(error), 2)
+        return _exit(name, str(error), 2)
     except (ImportError, NameError) as error:
-        return _end(name, f"a class that the settings name cannot be loaded: {error}", 2)
+        return _exit(name, f"a class that the settings name cannot be loaded: {error}", 2)
     except KeyboardInterrupt:
-        return _end(name, "interrupted", 130)
+        return _exit(name, "interrupted", 130)
     return code
 
 
-def _end(name: str, text: str, code: int) -> int:
+def _exit(name: str, text: str, code: int) -> int:
     note(f"scrapy bloom {name}: {text}")
     return code

@@ -117,7 +117,7 @@ def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Tex
         bars = _bars(history[-max(1, width - 24) :]) if len(history) > 1 else ""
         yield "pages/s", Text.assemble((rate, "bold"), (bars, "green"))
         change = f" ({facts['waiting_per_minute']:+,.0f}/min)"
-    for name, value in progress(facts if "slots" not in facts else facts | {"holds": {}}, change):
+    for name, value in progress(facts if "slots" not in facts else facts | {"paused": {}}, change):
         yield name, _text(value, "red" if name == "failed" else "")
 
 

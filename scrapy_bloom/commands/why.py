@@ -41,7 +41,7 @@ def run(args: Namespace, project: Project) -> int:
         none = sum(place.state == "not seen" for place in places)
         unknown, known = unknown + none, known + len(places) - none
         bad += len(batch) - len(valid)
-    pages.note_skipped(bad, known + unknown + bad)
+    pages.print_skipped(bad, known + unknown + bad)
     return 1 if unknown or bad else 0
 
 

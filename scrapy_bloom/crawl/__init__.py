@@ -7,11 +7,12 @@ keeps it until then. What the words mean:
 - *origin*: the page that yielded a request.
 - *way*: marks of where the redirects of a page led, see ``redirects``.
 - *roots*: stored pages that led to a request which is only in memory.
-- *exchange*: a commit of a job, or a call to Redis. What it has not said yet is lost in a kill.
+- *exchange*: a commit of a job, or a call to Redis. What it has not written or sent yet is lost in
+  a kill.
 
 The rooms:
 
-- The port: ``backend`` is what keeps marks and requests, whatever that is.
+- The port: ``backend`` is what stores marks and requests, whatever that is.
 - The law: ``frontier`` says when a page is done, and ``ledger`` in which order.
 - A mark: ``identity`` says which page a request is, and ``history`` what led to it.
 - A verdict: ``judge`` says whether a page was seen, and which pages are forgotten.
@@ -21,10 +22,10 @@ The rooms:
   has become of all.
 - Redirects: ``redirects`` says what becomes of them, and has those that were dropped as seen.
 - Items: ``items`` hands them over before their page is done.
-- Later: ``later`` keeps what must wait, and knows which hosts are left alone.
+- Later: ``later`` keeps what must wait, and knows which hosts are paused.
 - Bytes: ``serialize`` writes and reads requests of a job directory. ``whose`` is which spider wrote
   them.
-- What is said: ``report`` writes stats and log.
+- What is reported: ``report`` writes stats and log.
 
 ``scrapy`` has all that is private to Scrapy, and ``other_schedulers`` covers what other schedulers
 do not report. This package knows Scrapy, but talks to neither SQLite nor Redis.

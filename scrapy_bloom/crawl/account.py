@@ -48,14 +48,14 @@ class Account(NamedTuple):
 
     @property
     def unparsed(self) -> int:
-        """How many are unparsed and kept."""
+        """How many are unparsed and stored."""
         return sum(self.decisions.values())
 
     @property
     def pages(self) -> int:
         """How many pages there are."""
-        kept = self.done + self.unparsed + self.failed + self.waiting + self.in_flight
-        return kept + self.not_kept
+        known = self.done + self.unparsed + self.failed + self.waiting + self.in_flight
+        return known + self.not_kept
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON has it."""

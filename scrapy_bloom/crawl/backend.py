@@ -1,8 +1,8 @@
-"""The port between a crawl and what keeps its marks and requests: a job directory, or Redis.
+"""The port between a crawl and what stores its marks and requests: a job directory, or Redis.
 
 A mark and its request live and die together there. :class:`~scrapy_bloom.crawl.frontier.Frontier`
-knows when a page is done; a backend knows how to store that. What the members mean is said here;
-implementations say only in what they differ.
+knows when a page is done; a backend knows how to store that. What the members mean is documented
+here; implementations document only what differs.
 
 A new backend has to be made known to
 
@@ -66,7 +66,7 @@ class Crawl:
 
 
 class Backend(ABC):
-    """Keeps the marks and requests of a crawl. It is open once it is made.
+    """Stores the marks and requests of a crawl. It is open once it is made.
 
     What has changed is written or sent by an *exchange*: a commit of a job directory, a call of
     Redis. The frontier makes one when :attr:`exchange_at` says so.
@@ -165,8 +165,8 @@ class Backend(ABC):
             unless that was the last time.
         """
 
-    def note_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
-        """Record that the engine is through with so many pages.
+    def record_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
+        """Record that the engine is finished with so many pages.
 
         They may yet wait for answers, for others and for items.
         """
@@ -174,12 +174,12 @@ class Backend(ABC):
     # Download slots
 
     @abstractmethod
-    def hold(self, request: Request, seconds: float) -> None:
-        """Leave the slot of a request alone."""
+    def pause_host(self, request: Request, seconds: float) -> None:
+        """Pause the slot of a request."""
 
     @abstractmethod
-    def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request is left alone, 0 if it is not."""
+    def paused_until(self, request: Request) -> float:
+        """Return until when the slot of a request is paused, 0 if it is not."""
 
     # Exchanges
 
@@ -188,13 +188,13 @@ class Backend(ABC):
 
         Whoever reads it writes to them what they lack of it.
 
-        :param due: see :meth:`.LocalFiles.note`.
+        :param due: see :meth:`.LocalFiles.collect_due`.
         """
         return False
 
     @property
     @abstractmethod
-    def unsaid(self) -> int:
+    def unwritten(self) -> int:
         """How many bytes of requests are only in memory until exchanges have written or sent them.
 
         That includes :data:`EACH` for each. While they are very many, the frontier takes none.
@@ -253,13 +253,13 @@ class Backend(ABC):
         """When the next request can be taken that has to wait; infinite if none does."""
 
     @abstractmethod
-    def resting(self) -> tuple[int, float]:
+    def idle_until(self) -> tuple[int, float]:
         """Return how many requests cannot be taken now, and until when none can be.
 
         The time is 0 if some can, or that is not known.
         """
 
-    def note_idle(self) -> None:  # noqa: B027 - likewise
+    def record_idle(self) -> None:  # noqa: B027 - likewise
         """Record that the spider has nothing to do, although the crawl goes on."""
 
     @abstractmethod

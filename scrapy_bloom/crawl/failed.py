@@ -14,7 +14,7 @@ from scrapy_bloom.crawl.serialize import read_fields, write_fields
 _LENGTH: Final = struct.Struct(">I")
 
 
-class Failed(NamedTuple):
+class FailedPage(NamedTuple):
     """A request that has failed, or is unparsed.
 
     Attributes:
@@ -26,7 +26,7 @@ class Failed(NamedTuple):
         unparsed: whether it is fetched again only if somebody says so: no callback got it, which is
             no failure, or it has failed in :data:`~.outcomes.MOST_RUNS` runs.
         way: marks of where its redirects led, to be forgotten if it is put back by hand. Those of
-            what has failed were forgotten when it failed: jobs note them, Redis elsewhere.
+            what has failed were forgotten when it failed: jobs record them, Redis elsewhere.
         body: the request that the spider yielded, to be fetched again.
     """
 
@@ -55,7 +55,7 @@ class Failed(NamedTuple):
         *,
         read: Callable[[bytes], dict[str, Any]] = read_fields,
         write: Callable[[dict[str, Any]], bytes] = write_fields,
-    ) -> Failed:
+    ) -> FailedPage:
         """Return what to list of a request that no callback got.
 
         One that has failed in an earlier run fails again, whatever it was this time.
@@ -95,7 +95,7 @@ class Failed(NamedTuple):
         *,
         read: Callable[[bytes], dict[str, Any]] = read_fields,
         write: Callable[[dict[str, Any]], bytes] = write_fields,
-    ) -> Failed:
+    ) -> FailedPage:
         """Return it as if it had never failed, to be put back by hand. See :meth:`of`."""
         fields = read(self.body)
         fields["meta"].pop(TRIES, None)
@@ -107,7 +107,7 @@ class Failed(NamedTuple):
         return _LENGTH.pack(len(head)) + head + self.body
 
     @classmethod
-    def unpack(cls, packed: bytes) -> Failed:
+    def unpack(cls, packed: bytes) -> FailedPage:
         """Return what :meth:`pack` has packed.
 
         :raises ValueError: if it is something else.

@@ -1,8 +1,8 @@
 """A crawl whose requests and marks are stored: what a scheduler calls, and when a page is done.
 
-A page is done when the engine is through with it, all that it led to is stored or answered, and its
-items are handed over: they are written out, or the commit that deletes its row has their bytes. So
-whenever a crawl is killed, every marked page is done, stored, or eligible again.
+A page is done when the engine is finished with it, all that it led to is stored or answered, and
+its items are handed over: they are written out, or the commit that deletes its row has their bytes.
+So whenever a crawl is killed, every marked page is done, stored, or eligible again.
 
 What is stored where, and how, is behind :class:`~scrapy_bloom.crawl.backend.Backend`.
 """
@@ -25,7 +25,7 @@ from scrapy_bloom import stats
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.items import Items
 from scrapy_bloom.crawl.judge import ERROR, EXEMPT, NEW, SEEN, Judge
-from scrapy_bloom.crawl.later import DELAY, REST, pop_due, report_rest
+from scrapy_bloom.crawl.later import DELAY, IDLE_AFTER, pop_due, report_idle
 from scrapy_bloom.crawl.memory import Memory
 from scrapy_bloom.crawl.outcomes import Ended
 from scrapy_bloom.crawl.page import REACHED, Page, State
@@ -42,7 +42,7 @@ from scrapy_bloom.values import LONGEST, counted
 if TYPE_CHECKING:
     from scrapy_bloom.crawl.backend import Backend, Crawl
 
-MOST_UNSAID: Final = 4 << 20
+MOST_UNWRITTEN: Final = 4 << 20
 """With more bytes of requests that are only in memory until an exchange, nothing is sent but what
 can never be stored, and ``start()`` has to wait: each page would lead to more of them."""
 
@@ -53,7 +53,7 @@ class Frontier:
     """The requests and marks of a crawl.
 
     :param crawl: the crawl.
-    :param backend: keeps them; it is open.
+    :param backend: stores them; it is open.
     :param memory: Scrapy's queue for requests that cannot be stored.
     :param dupefilter: logs requests that turn out to be duplicates after they were accepted; its
         own check, if it has one, is asked first.
@@ -74,11 +74,11 @@ class Frontier:
         self._timer, self._wake = Timer(self._tick), Timer(engine.wake)
         self._exchanging: Deferred[None] | None = None
         self._again_at = 0.0  # when an exchange that has failed is tried again; 0 if it has not
-        self._closing = self._closing_noted = self._rest_logged = False
+        self._closing = self._closing_recorded = self._idle_logged = False
         self._inc = report.inc
         self._enqueued = f"scheduler/enqueued/{backend.kind}"
         self._dequeued = f"scheduler/dequeued/{backend.kind}"
-        wishes = self.forget, self.hold, self._judge.seen
+        wishes = self.forget, self.pause_host, self._judge.seen
         self._wishes = [*zip(wishes, (forget_page, hold_slot, seen_page), strict=True)]
         for do, signal in self._wishes:
             crawler.signals.connect(do, signal=signal)
@@ -118,10 +118,10 @@ class Frontier:
                 if isinstance(answer, Deferred):
                     verdict = answer.addCallback(lambda _: NEW)
         except Unstorable as error:
-            self._memory.keep(request, error, due)
+            self._memory.add(request, error, due)
         else:
             if verdict is SEEN:
-                self._in_flight.note_duplicate(request, self._judge.dropped)
+                self._in_flight.record_duplicate(request, self._judge.dropped)
                 return False
             if isinstance(verdict, Deferred):
                 Deferred.fromCoroutine(self._decide(request, verdict))
@@ -131,7 +131,7 @@ class Frontier:
                 origin = self._in_flight.origin_of(request)
                 # For a page that a callback has, as most of them, this would change nothing.
                 if origin is not None and (origin.state is not REACHED or ORIGINAL in meta):
-                    self._in_flight.note_stored(request, origin)
+                    self._in_flight.record_stored(request, origin)
         if due:
             self._await_due()
         return True
@@ -143,26 +143,26 @@ class Frontier:
         """
         if self._closing:
             return None
-        if self._items.held > MOST_UNSAID:
-            self._note_ended()
+        if self._items.deferred > MOST_UNWRITTEN:
+            self._record_ended()
         in_memory = self._memory.pop()
         if in_memory is not None:
             request, page = in_memory
             self._inc("scheduler/dequeued/memory")
-        elif self._on_hold:
+        elif self._is_stalled:
             self._arm()
             return None
         else:
             taken = self._backend.take()
             if taken is None:
-                self._note_ended()  # so that as many are taken as can be sent
+                self._record_ended()  # so that as many are taken as can be sent
                 self._await_due()
                 self._arm()
                 return None
             request, page = taken[0], self._in_flight.page_of(*taken)
             self._inc(self._dequeued)
         self._inc("scheduler/dequeued")
-        self._rest_logged = False
+        self._idle_logged = False
         self._arm(busy=True)
         # Last, as then nothing may be raised: what is in flight and not with the engine is done.
         self._in_flight.start(request, page)
@@ -173,7 +173,7 @@ class Frontier:
 
         While all that waits has to wait for longer, the spider is idle: some are fed only then.
         """
-        return self._memory.is_due(REST) or self._backend.pending()
+        return self._memory.is_due(IDLE_AFTER) or self._backend.pending()
 
     def forget(self, request: Request) -> bool:
         """Make a page eligible again; return whether it was known."""
@@ -181,32 +181,32 @@ class Frontier:
         self._arm()
         return known
 
-    def hold(self, request: Request, seconds: float) -> bool:
-        """Leave the download slot of a request alone; return that it was done."""
+    def pause_host(self, request: Request, seconds: float) -> bool:
+        """Pause the download slot of a request; return that it was done."""
         seconds = min(seconds, LONGEST)
-        self._backend.hold(request, seconds)
-        self._engine.take_back(self._engine.slot_of(request), **{DELAY: seconds})
-        self._note_ended()
+        self._backend.pause_host(request, seconds)
+        self._engine.requeue_slot(self._engine.slot_of(request), **{DELAY: seconds})
+        self._record_ended()
         self._arm()
         return True
 
-    def held_until(self, request: Request) -> float:
+    def paused_until(self, request: Request) -> float:
         """Return until when a request on its way must wait, 0 if it need not."""
-        return self._backend.held_until(request) if self._engine.is_downloading(request) else 0.0
+        return self._backend.paused_until(request) if self._engine.is_downloading(request) else 0.0
 
     def log_progress(self) -> None:
         """Log how far the crawl is, and bring the stats of the filter up to date."""
         backend, report, failed = self._backend, self._report, self._backend.account().failed
         in_flight = f"{len(self._in_flight):,} in flight{' here' if backend.shared else ''}"
-        some = (f"{failed:,} failed",) if failed else ()
+        more = (f"{failed:,} failed",) if failed else ()
         report.describe(backend.info())
-        report.progress(len(self), in_flight, *backend.describe(), *some)
+        report.progress(len(self), in_flight, *backend.describe(), *more)
 
     async def close(self) -> bool:
         """Store everything; return whether that worked.
 
         (1) Wait for an exchange that is in progress
-        (2) Write out items, and store which pages are done, until nothing is left to say
+        (2) Write out items, and store which pages are done, until nothing is left to send
         (3) Close the backend
         """
         self._closing = True
@@ -219,7 +219,7 @@ class Frontier:
             pass
         for do, signal in self._wishes:  # which would change nothing any more
             self._crawler.signals.disconnect(do, signal=signal)
-        self._items.end(len(self._ledger))  # they stay stored, with all they led to
+        self._items.stop_exporting(len(self._ledger))  # they stay stored, with all they led to
         self._report.through &= not len(self._memory)  # else only start() may yield that again
         return await self._backend.close()
 
@@ -256,16 +256,16 @@ class Frontier:
         if origin is None:
             question = self._ledger.ask()
         else:
-            origin.hold()
+            origin.wait_for_one_more()
         try:
             verdict = await answer
         except Exception as error:  # the project's stats or meta: it was stored, or was there
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
-            here.note_duplicate(request, self._judge.dropped, origin)
+            here.record_duplicate(request, self._judge.dropped, origin)
         elif origin is not None:
-            here.note_stored(request, origin)
+            here.record_stored(request, origin)
         if origin is None:
             self._ledger.answer(question)
         elif ended := here.end([origin]):
@@ -280,11 +280,11 @@ class Frontier:
 
     # Pages that are done
 
-    def _note_ended(self) -> None:
-        """Collect the pages that have ended as the engine is through with them."""
+    def _record_ended(self) -> None:
+        """Collect the pages that have ended as the engine is finished with them."""
         before = len(self._in_flight)
         self._collect(self._in_flight.pop_ended())
-        self._backend.note_ended(before - len(self._in_flight))
+        self._backend.record_ended(before - len(self._in_flight))
 
     def _collect(self, ended: list[Page]) -> None:
         for page in ended:
@@ -293,7 +293,7 @@ class Frontier:
 
     async def _release_done(self) -> bool:
         """Release the pages that are done, once their items are handed over; return whether."""
-        self._note_ended()
+        self._record_ended()
         self._memory.free_failed()
         until = self._ledger.due()
         if until is None and not self._items.waiting:
@@ -329,20 +329,20 @@ class Frontier:
     # Exchanges
 
     @property
-    def _unsaid(self) -> float:
-        return self._backend.unsaid + self._items.unsaid
+    def _unwritten(self) -> float:
+        return self._backend.unwritten + self._items.unwritten
 
     @property
-    def _on_hold(self) -> bool:
+    def _is_stalled(self) -> bool:
         """Whether too much is only in memory, or items or changes cannot be written for now."""
-        return self._unsaid > MOST_UNSAID or self._items.failing or self._again_at > 0
+        return self._unwritten > MOST_UNWRITTEN or self._items.failing or self._again_at > 0
 
     async def _paused(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pause ``start()`` while nothing is sent that is stored; note whether it is through."""
+        """Pause ``start()`` while nothing is sent that is stored; record whether it is through."""
         self._report.through = False
         async for each in start:
             yield each
-            while self._on_hold and not (self._closing or self._engine.closing):
+            while self._is_stalled and not (self._closing or self._engine.closing):
                 self._arm()
                 await maybe_deferred_to_future(pause(_PAUSE))
         self._report.through = True
@@ -358,7 +358,7 @@ class Frontier:
         """
         if self._closing or self._backend.broken:
             return
-        at_once = self._unsaid > MOST_UNSAID and not self._items.failing
+        at_once = self._unwritten > MOST_UNWRITTEN and not self._items.failing
         due = 0.0 if at_once else self._backend.exchange_at
         if busy or self._busy or self._again_at or self._items.waiting:
             due = min(due, time.monotonic() + self._backend.interval)
@@ -386,11 +386,11 @@ class Frontier:
             self._engine.wake()  # by itself it checks only every five seconds
 
     async def _step(self) -> bool:
-        """Release what is done, and make an exchange; return whether to go on until all is said."""
+        """Release what is done, and make an exchange; return whether to go on until all is sent."""
         worked = False
         try:
             flushed = await self._release_done()
-            self._note_closing()
+            self._record_closing()
             if self._closing and not self._backend.dirty:
                 return False
             worked = await self._backend.exchange(busy=self._busy, in_memory=len(self._memory) > 0)
@@ -402,17 +402,17 @@ class Frontier:
         self._report.set_if_used(stats.LATER, self._backend.later + self._memory.later)
         return worked
 
-    def _note_closing(self) -> None:
+    def _record_closing(self) -> None:
         """Put back what was not sent when the spider begins to close; log what it waits for.
 
         Scrapy would send it first, at the pace of each host.
         """
-        if self._closing_noted or not self._engine.closing:
+        if self._closing_recorded or not self._engine.closing:
             return
-        self._closing_noted = True
+        self._closing_recorded = True
         self._backend.stop()
-        count = len(self._in_flight) - self._engine.take_all_back()
-        self._note_ended()
+        count = len(self._in_flight) - self._engine.requeue_all()
+        self._record_ended()
         if count > 0:
             self._report.info(
                 f"Closing: finishing {counted(count, 'page')} in flight. It is also safe to kill"
@@ -430,16 +430,16 @@ class Frontier:
         if backend.broken:
             return
         links = self._ledger and self._judge.links  # which may be let through yet
-        waits = len(memory) or links or self._items.waiting or self.pending()
-        if backend.over and not waits:
+        is_waiting = len(memory) or links or self._items.waiting or self.pending()
+        if backend.over and not is_waiting:
             return
-        count, until = backend.resting()
+        count, until = backend.idle_until()
         count, until = count + memory.later, min(until, memory.next_due)
-        # None rests if what there is was enqueued by a handler before this one.
-        if count and not self._rest_logged and REST < until - time.monotonic() < inf:
-            self._rest_logged = True
-            report_rest(self._report, count, until)
-        backend.note_idle()
+        # It is not idle if what there is was enqueued by a handler before this one.
+        if count and not self._idle_logged and IDLE_AFTER < until - time.monotonic() < inf:
+            self._idle_logged = True
+            report_idle(self._report, count, until)
+        backend.record_idle()
         self._arm()
         if links or self._items.waiting:  # for nothing but the next exchange, which may be long
             self._timer.set_to(max(self._again_at, time.monotonic() + _PAUSE))

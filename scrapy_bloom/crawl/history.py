@@ -70,26 +70,26 @@ class Chains:
         self._mark_of = mark_of
         self._longest = max(LONGEST_CHAIN, crawler.settings.getint("REDIRECT_MAX_TIMES"))
         self._returns = max(1, crawler.settings.getint("RETRY_TIMES"))
-        self._ended: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
+        self._chains: WeakKeyDictionary[Request, tuple[bytes, ...]] = WeakKeyDictionary()
         self._made: WeakSet[Request] = WeakSet()
-        watch_engine(crawler, self._note, self._note_arrived)
+        watch_engine(crawler, self._record, self._record_arrived)
 
     def of(self, request: Request) -> tuple[bytes, ...]:
         """Return the marks of the requests before a request in its chain, in order."""
-        noted = request.meta.get(CHAIN)
-        return self._ended.get(request, ()) if noted is None else _read(noted)
+        chain = request.meta.get(CHAIN)
+        return self._chains.get(request, ()) if chain is None else _read(chain)
 
-    def _note(self, output: object, request: Request) -> None:
-        """Note what the downloader has made of a request: another one, or a response or failure."""
+    def _record(self, output: object, request: Request) -> None:
+        """Record what the downloader has made of a request: another one, a response, a failure."""
         if not isinstance(output, Request):
             if CHAIN in request.meta:
-                self._ended[request] = _read(request.meta.pop(CHAIN))
+                self._chains[request] = _read(request.meta.pop(CHAIN))
             return
         self._made.add(output)
         if BACK not in output.meta:
             self._lengthen(output, request)
 
-    def _note_arrived(self, request: Request) -> None:
+    def _record_arrived(self, request: Request) -> None:
         # Asked first, as most requests have none of these keys.
         if not OURS.isdisjoint(request.meta) and request not in self._made:
             for key in OURS & request.meta.keys():
@@ -109,7 +109,7 @@ class Chains:
         most = self._returns if leads_back and not is_scrapys(after, before) else MOST_TIMES
         after.meta[CHAIN] = chain
         if len(chain) > self._longest or chain.count(mark) > most:
-            self._ended[after] = _read(after.meta.pop(CHAIN))
+            self._chains[after] = _read(after.meta.pop(CHAIN))
 
 
 def is_scrapys(after: Request, before: Request) -> bool:
@@ -118,5 +118,5 @@ def is_scrapys(after: Request, before: Request) -> bool:
     return any(after.meta.get(each, 0) > before.meta.get(each, 0) for each in counts)
 
 
-def _read(noted: list[str]) -> tuple[bytes, ...]:
-    return (*map(bytes.fromhex, noted),)
+def _read(chain: list[str]) -> tuple[bytes, ...]:
+    return (*map(bytes.fromhex, chain),)

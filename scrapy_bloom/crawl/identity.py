@@ -80,7 +80,7 @@ class Identifier:
         return (*dict.fromkeys((mark, *self._chains.of(request))),)
 
     def start_over(self) -> None:
-        """Note that ``start()`` runs from its beginning."""
+        """Record that ``start()`` runs from its beginning."""
         self._came = LocalFilter(error_rate=1e-6)  # a dictionary would take 100 bytes for each
         self._came_again: dict[bytes, int] = {}
 

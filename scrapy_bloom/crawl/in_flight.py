@@ -1,6 +1,6 @@
-"""Which pages are in flight: what the engine tells of each is noted in its :class:`Page`.
+"""Which pages are in flight: what the engine reports of each is recorded in its :class:`Page`.
 
-The engine is through with a page once its callback or errback has run, and its items, retry or
+The engine is finished with a page once its callback or errback has run, and its items, retry or
 redirect have been handled. By then, everything it led to has been enqueued.
 """
 
@@ -28,7 +28,7 @@ from scrapy_bloom.crawl.outcomes import (
     reason_of,
 )
 from scrapy_bloom.crawl.page import Event, Page, State
-from scrapy_bloom.crawl.waits import Waits, waiting_for
+from scrapy_bloom.crawl.waits import UnstoredPages, waiting_for
 from scrapy_bloom.crawl.walls import Walls
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """The requests that were taken from the queues and that the engine is not through with.
+    """The requests that were taken from the queues and that the engine is not finished with.
 
     :param engine: knows which requests it still has.
     :param report: writes to stats and log.
@@ -52,7 +52,7 @@ class InFlight:
     :param retries: whether failed pages are fetched again: then what waits for one fails with it.
 
     Attributes:
-        waits: what else they wait for.
+        unstored: the pages that are only in memory.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class InFlight:
         self._statuses, self._retries = statuses, retries
         self._pages: dict[Request, Page] = {}
         self._walls = Walls(report)
-        self.waits = Waits()
+        self.unstored = UnstoredPages()
         engine.watch(self)
 
     def __len__(self) -> int:
@@ -93,13 +93,13 @@ class InFlight:
         self._engine.sent(request)
 
     def pop_ended(self) -> list[Page]:
-        """Return the pages that have ended as the engine is through with them, since last time."""
+        """Return the pages that have ended as the engine is finished with them, since last time."""
         has = self._engine.has
-        through = [request for request in self._pages if not has(request)]
-        return self.end(map(self._pages.pop, through))
+        finished = [request for request in self._pages if not has(request)]
+        return self.end(map(self._pages.pop, finished))
 
     def end(self, pages: Iterable[Page]) -> list[Page]:
-        """Note that pages wait for one thing less; return those that have ended by that."""
+        """Record that pages wait for one thing less; return those that have ended by that."""
         ended: list[Page] = []
         for page in pages:
             ended += page.end(with_waiters=self._retries)
@@ -146,31 +146,31 @@ class InFlight:
         return None
 
     def not_enqueued(self, request: Request, error: Exception) -> None:
-        """Note that a request could not be enqueued: only the pages that led to it can yield it."""
+        """Record that a request could not be enqueued: only pages that led to it can yield it."""
         for page in self.led_to(request):
-            page.note(Event.FAILED, Reason.of(error, "enqueue_request"))
+            page.record(Event.FAILED, Reason.of(error, "enqueue_request"))
 
-    def note_stored(self, request: Request, origin: Page) -> None:
-        """Note that a request is stored, or waits in memory, perhaps in the place of its page."""
-        origin.note(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
+    def record_stored(self, request: Request, origin: Page) -> None:
+        """Record that a request is stored, or waits in memory, perhaps in the place of its page."""
+        origin.record(Event.REPLACED if ORIGINAL in request.meta else Event.YIELDED)
 
-    def note_duplicate(
+    def record_duplicate(
         self, duplicate: Request, dropped: Dropped, origin: Page | None = None
     ) -> None:
-        """Note where a redirect led that was dropped as seen.
+        """Record where a redirect led that was dropped as seen.
 
         The page that yielded a duplicate of what is only in memory waits for that.
 
         :param dropped: the redirects that were dropped.
         """
         is_redirect, mark = ORIGINAL in duplicate.meta, None
-        if not (is_redirect or self.waits):
+        if not (is_redirect or self.unstored):
             return
         origin = origin or self.origin_of(duplicate)
         with suppress(Exception):  # the project's fingerprinter
             mark = self._identifier.identify(duplicate)
             pages = self.led_to(duplicate) if origin is None else (origin,)
-            self.waits.note_duplicate(mark, pages)
+            self.unstored.record_duplicate(mark, pages)
         if origin is not None and is_redirect:
             chain = self._identifier.before(duplicate)
             circle = mark is not None and dropped.leads_back(chain, mark)
@@ -179,28 +179,28 @@ class InFlight:
                 if by is not None and mark == self._identifier.identify(by):
                     status = self._engine.status_of(by) or "returned by a middleware"
                     kind = ENDLESS if is_scrapys(duplicate, by) else str(status)
-                    origin.note(Event.FAILED, Reason(kind, "its request came again and again"))
-            self._note_redirected(duplicate, origin, mark, circle=circle)
+                    origin.record(Event.FAILED, Reason(kind, "its request came again and again"))
+            self._record_redirected(duplicate, origin, mark, circle=circle)
             if circle and mark is not None and mark not in chain[:1]:
                 origin.way += (mark,)
 
-    def _note_redirected(
+    def _record_redirected(
         self, request: Request, origin: Page, to: bytes | None, *, circle: bool
     ) -> None:
-        """Note that a redirect of a page was dropped as seen.
+        """Record that a redirect of a page was dropped as seen.
 
-        :param to: the mark of the page that it leads to; None if that cannot be told.
+        :param to: the mark of the page that it leads to; None if that is unknown.
         :param circle: whether what it leads to was dropped for this page.
         """
         to_url = request.url[:MOST_MESSAGE]
-        origin.note(Event.SEEN, Reason(REDIRECTED, to_url, unparsed=True, to=to))
-        self._walls.note(request.meta.get("redirect_urls", [request.url])[0], origin.reason)
+        origin.record(Event.SEEN, Reason(REDIRECTED, to_url, unparsed=True, to=to))
+        self._walls.record(request.meta.get("redirect_urls", [request.url])[0], origin.reason)
         status = next(iter(request.meta.get("redirect_reasons", ())[-1:]), None)
         if status in self._statuses:
             message = f"redirected to {request.url}"[:MOST_MESSAGE]
-            origin.note(Event.FAILED, Reason(str(status), message))
+            origin.record(Event.FAILED, Reason(str(status), message))
         if circle:
-            origin.note(Event.FAILED, Reason(ENDLESS, to_url))
+            origin.record(Event.FAILED, Reason(ENDLESS, to_url))
 
     # What the engine tells
 
@@ -210,79 +210,79 @@ class InFlight:
         if page is not None:
             # Unless it reaches the scheduler: what is off-site does not, and nothing else says so.
             reason = Reason("IgnoreRequest", by.url[:MOST_MESSAGE], unparsed=True)
-            page.note(Event.ANSWERED, reason)
+            page.record(Event.ANSWERED, reason)
             own = b"" if page.taken is None else page.taken.body
             by.meta[ORIGINAL] = request.meta.get(ORIGINAL) or own
             if START in request.meta:
                 by.meta[START] = request.meta[START]
 
     def answered(self, result: Any, request: Request) -> None:
-        """Note what the downloader has answered."""
+        """Record what the downloader has answered."""
         for key in (ORIGINAL, TRIES, START):
             request.meta.pop(key, None)
         page = self._pages.get(request)
         if page is not None:
             reason = reason_of(result, request, self._statuses)
-            self._note(page, Event.ANSWERED if reason.unparsed else Event.BROKEN, reason)
+            self._record(page, Event.ANSWERED if reason.unparsed else Event.BROKEN, reason)
 
     def reached(self, request: Request) -> None:
-        """Note that a response reaches its callback, which deals with its status."""
+        """Record that a response reaches its callback, which deals with its status."""
         if request in self._pages:
-            self._pages[request].note(Event.REACHED)
-            self._walls.note(request.url, None)
+            self._pages[request].record(Event.REACHED)
+            self._walls.record(request.url, None)
 
     def unreached(self, error: Failure, request: Request) -> None:
-        """Note that the response of a request does not reach its callback, due to an error."""
+        """Record that the response of a request does not reach its callback, due to an error."""
         page = self._pages.get(request)
         if page is None or page.state is not State.ANSWERED:  # no response, or it counts already
             return
         if isinstance(error.value, HttpError):  # its status says why
             if is_unchanged(error.value, request):
-                page.note(Event.REACHED)
-            self._walls.note(request.url, page.reason)
+                page.record(Event.REACHED)
+            self._walls.record(request.url, page.reason)
         elif (reason := reason_of(error, request, self._statuses)).unparsed:
-            page.note(Event.ANSWERED, reason)
+            page.record(Event.ANSWERED, reason)
         else:
-            self._note(page, Event.LOST, Reason.of(error.value, place_of(error)))
+            self._record(page, Event.UNREACHED, Reason.of(error.value, place_of(error)))
 
-    def _note(self, page: Page, event: Event, reason: Reason) -> None:
-        """Note what the spider may yet deal with if it is a failure, also while it is closing."""
-        page.note(event, reason._replace(closing=True) if self._engine.closing else reason)
+    def _record(self, page: Page, event: Event, reason: Reason) -> None:
+        """Record what the spider may yet deal with if it is a failure, also while it is closing."""
+        page.record(event, reason._replace(closing=True) if self._engine.closing else reason)
 
     def made_item(self, request: Request | None) -> None:
-        """Note that a callback or errback has yielded an item."""
+        """Record that a callback or errback has yielded an item."""
         if request in self._pages:
-            self._pages[request].note(Event.YIELDED)
+            self._pages[request].record(Event.YIELDED)
             self._pages[request].has_items = True
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
-        """Note an error of a pipeline."""
+        """Record an error of a pipeline."""
         if request in self._pages:
             reason = Reason.of(failure.value, place_of(failure))
-            self._pages[request].note(Event.FAILED, reason)
+            self._pages[request].record(Event.FAILED, reason)
 
     def item_rejected(self, page: Page, reason: Reason) -> None:
-        """Note that an exporter cannot export an item of a page, which may have ended."""
+        """Record that an exporter cannot export an item of a page, which may have ended."""
         for each in waiting_for(page) if self._retries else (page,):
-            each.note(Event.FAILED, reason)
+            each.record(Event.FAILED, reason)
 
     def raised(self, failure: Failure, request: Request) -> None:
-        """Note an error of a callback or errback.
+        """Record an error of a callback or errback.
 
         A page whose callback closes the spider, or fails while the spider is closing, is not done:
         it stays stored, and the next run fetches it again. But if it closes the spider once it has
         yielded items, it is done: else each run could get no further than that.
         """
         error, page = failure.value, self._pages.get(request)
-        if page is None or page.state is State.KEPT:
+        if page is None or page.state is State.UNFINISHED:
             return
         closes = isinstance(error, CloseSpider)
         if closes and page.has_items:
             return
         if not (closes or self._engine.closing):
-            page.note(Event.FAILED, Reason.of(error, place_of(failure)))
+            page.record(Event.FAILED, Reason.of(error, place_of(failure)))
             return
-        page.note(Event.KEPT)
+        page.record(Event.UNFINISHED)
         self._report.once(
             logging.INFO,
             "%s %s (%s): the next run will fetch it again. More such pages are not shown.",

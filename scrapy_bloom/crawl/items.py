@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 1.0  # seconds until items that could not be written are tried again
 
-_SAID: Final = 60.0  # seconds until it is said again that items cannot be written
+_LOG_AGAIN: Final = 60.0  # seconds until it is logged again that items cannot be written
 
 _LOOKS: Final = 5.0  # seconds between two searches for files of pipelines
 
@@ -60,7 +60,7 @@ _MUCH: Final = 1 << 20  # bytes for feeds: to export, commit and append more tak
 
 _FEW: Final = 100  # of what a pipeline holds at most so many are looked through for files
 
-MOST_HELD: Final = 16 << 20
+MOST_DEFERRED: Final = 16 << 20
 """Bytes of items of a page that wait for its end, at most."""
 
 MOST_BYTES: Final = 64 << 20
@@ -71,8 +71,8 @@ _DONE: Final = "done: the items are stored, and after a stop or a kill the next 
 
 
 @dataclass(eq=False)
-class _Held:
-    """Copies of the items of a page that wait for its end: callbacks may change what they yielded.
+class _Deferred:
+    """Copies of the deferred items of a page: callbacks may change what they yielded.
 
     Attributes:
         size: their bytes, pickled.
@@ -85,17 +85,17 @@ class _Held:
 class Items:
     """Writes out the items that a crawl has scraped so far.
 
-    What a feed could not write, because the disk was full, say, is kept and written later.
+    What a feed could not write, because the disk was full, say, is written later.
 
     :param engine: tells when the pipelines are about to be closed.
-    :param in_flight: knows which page an item is of, and is told if it cannot be exported.
+    :param in_flight: knows which page an item is of, and learns if it cannot be exported.
     :param backend: may store what is due to local feeds. If it is shared, items do not wait for
         the end of their page.
     :param report: counts and logs failures.
     :param sync: whether to sync feeds to disk, rather than only flush them to the operating system.
 
     Attributes:
-        held: how many bytes of items wait for the end of their page, pickled.
+        deferred: how many bytes of items are deferred until their page ends, pickled.
         failing: whether some could not be written when that was last tried.
     """
 
@@ -111,10 +111,10 @@ class Items:
     ) -> None:
         self._crawler, self._engine = crawler, engine
         self._in_flight, self._backend, self._report = in_flight, backend, report
-        self._held: dict[Page, _Held] = {}
-        self._ended: list[tuple[Page, _Held]] = []  # what is to be exported next
-        self.held, self.failing = 0, False
-        self._again_at = self._say_at = 0.0
+        self._deferred: dict[Page, _Deferred] = {}
+        self._ended: list[tuple[Page, _Deferred]] = []  # what is to be exported next
+        self.deferred, self.failing = 0, False
+        self._again_at = self._log_at = 0.0
         self._pipelines_closed = False
         self._one_at_a_time = DeferredLock()
         self._pipelines_error: Exception | None = None  # from when they were last asked
@@ -132,12 +132,12 @@ class Items:
     @property
     def waiting(self) -> bool:
         """Whether there are some to flush although no page waits for that."""
-        return self.failing or self.unsaid > 0
+        return self.failing or self.unwritten > 0
 
     @property
-    def unsaid(self) -> int:
+    def unwritten(self) -> int:
         """How many bytes of items are only in memory although their pages have ended."""
-        return self._local.size + sum(held.size for _, held in self._ended)
+        return self._local.size + sum(deferred.size for _, deferred in self._ended)
 
     async def flush(self, *, at_once: bool = False) -> bool:
         """Have pipelines flush, and hand what feeds get to the backend; return whether that worked.
@@ -150,15 +150,15 @@ class Items:
         try:
             await close_full_batches(self._scrapys)
             await self._one_at_a_time.run(Deferred.fromCoroutine, self._ask_pipelines())
-            for page, held in self._ended[:ended]:
-                self._export_all(page, held)
+            for page, deferred in self._ended[:ended]:
+                self._export_all(page, deferred)
                 await self._turn()
             del self._ended[:ended]
             flush_others(self._scrapys, sync=self._sync)
-            if not self._backend.store_due(self._local.note()):
+            if not self._backend.store_due(self._local.collect_due()):
                 self._local.write()
         except Exception as error:
-            self._note_failure(_NOT_DONE, error)
+            self._record_failure(_NOT_DONE, error)
             return False
         await self._turn()
         return True
@@ -169,7 +169,7 @@ class Items:
         try:
             self._local.write()
         except OSError as error:
-            self._note_failure(_DONE, error)
+            self._record_failure(_DONE, error)
         else:
             if self.failing:
                 self.failing = False
@@ -177,18 +177,18 @@ class Items:
 
     def page_ended(self, page: Page) -> None:
         """Let the items of a page be flushed that have waited for its end."""
-        if page in self._held:
-            self._ended.append((page, self._held.pop(page)))
+        if page in self._deferred:
+            self._ended.append((page, self._deferred.pop(page)))
 
-    def end(self, pages: int) -> None:
+    def stop_exporting(self, pages: int) -> None:
         """Leave what is due to feeds to the next run, which gets items of pages that stay stored.
 
         :param pages: how many of these have ended, but their items could not be written.
         """
         self._local.forget()
         with suppress(OSError):  # then the note of the last flush stays, which says no less
-            self._backend.store_due(self._local.note())
-        self._local.forget(noted=True)
+            self._backend.store_due(self._local.collect_due())
+        self._local.forget(due=True)
         if pages:
             self._report.log(
                 logging.ERROR,
@@ -217,27 +217,27 @@ class Items:
         if self._backend.shared or page is None:
             self._export(item, page)
             return
-        held, (copy, size) = self._held.setdefault(page, _Held()), _copy(item)
-        held.items.append(copy)
-        held.size += size
-        self.held += size
-        if held.size > MOST_HELD or self.held > MOST_BYTES:
-            self._export_all(page, held)
+        deferred, (copy, size) = self._deferred.setdefault(page, _Deferred()), _copy(item)
+        deferred.items.append(copy)
+        deferred.size += size
+        self.deferred += size
+        if deferred.size > MOST_DEFERRED or self.deferred > MOST_BYTES:
+            self._export_all(page, deferred)
             self._report.once(
                 logging.INFO,
                 "%s has yielded more than %s of items (all pages: %s), or one that cannot be"
                 " pickled. They are exported before it ends, so after a kill they may come twice."
                 " More such pages are not shown.",
                 response,
-                write_size(MOST_HELD),
+                write_size(MOST_DEFERRED),
                 write_size(MOST_BYTES),
             )
 
-    def _export_all(self, page: Page, held: _Held) -> None:
-        for item in held.items:
+    def _export_all(self, page: Page, deferred: _Deferred) -> None:
+        for item in deferred.items:
             self._export(item, page)
-        self.held -= held.size
-        held.items, held.size = [], 0
+        self.deferred -= deferred.size
+        deferred.items, deferred.size = [], 0
 
     def _export(self, item: Any, page: Page | None) -> None:
         """Export an item. Its page fails if an exporter cannot export it."""
@@ -283,19 +283,19 @@ class Items:
                 write_out(file, sync=self._sync)
 
     def _look_for_files(self) -> None:
-        """Note the files that are open. Looking at each commit would take long."""
+        """Record the files that are open. Looking at each commit would take long."""
         self._look_at = time.monotonic() + _LOOKS
         owners = (self._crawler.spider, *self._engine.pipelines)
-        held = (_files_in(getattr(owner, "__dict__", {}), depth=3) for owner in owners)
-        self._files = [*chain.from_iterable(held)]
+        found = (_files_in(getattr(owner, "__dict__", {}), depth=3) for owner in owners)
+        self._files = [*chain.from_iterable(found)]
 
-    def _note_failure(self, pages_are: str, error: Exception) -> None:
+    def _record_failure(self, pages_are: str, error: Exception) -> None:
         """Log that items cannot be written: once, and again each minute."""
         self._report.add(stats.COMMIT_ERRORS)
         now = time.monotonic()
         self._again_at = now + _PAUSE
-        if not self.failing or now >= self._say_at:
-            self._say_at = now + _SAID
+        if not self.failing or now >= self._log_at:
+            self._log_at = now + _LOG_AGAIN
             self._report.log(
                 logging.ERROR,
                 "Items could not be written out: %s. No request is sent until that succeeds. Their"
@@ -324,7 +324,7 @@ def _copy(item: Any) -> tuple[Any, int]:
         pickled = pickle.dumps(item, protocol=4)
         return pickle.loads(pickled), len(pickled)  # noqa: S301 - it was nowhere else
     except Exception:  # it may contain anything
-        return item, MOST_HELD + 1
+        return item, MOST_DEFERRED + 1
 
 
 def _files_in(value: Any, depth: int) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What is said about each request of a crawl: its verdict, and which pages are forgotten.
+"""What is decided about each request of a crawl: its verdict, and which pages are forgotten.
 
 Whoever knows marks may answer at once, as a local filter does, or later, as Redis does. A request
 is judged alike either way: :meth:`Judge.check` returns its verdict, or a Deferred that will.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEW, SEEN = Verdict.NEW, Verdict.SEEN
 EXEMPT, ERROR = Verdict.REDIRECT_EXEMPT, Verdict.ERROR
 
-Ask = Callable[[bytes, float | None], "bool | Deferred[bool]"]
+Offer = Callable[[bytes, float | None], "bool | Deferred[bool]"]
 """Adds a mark; returns whether it was there, at most so many seconds old."""
 
 
@@ -77,10 +77,10 @@ class Judge:
         self._identify, self._marks, self._shared = identifier.identify, marks, shared
         self.ledger, self.dropped, self.links = Ledger(), Dropped(), FirstLinks()
 
-    def check(self, request: Request, ask: Ask) -> Verdict | Deferred[Verdict]:
-        """Return the verdict on a request. Unless it is exempt, `ask` marks and stores it.
+    def check(self, request: Request, offer: Offer) -> Verdict | Deferred[Verdict]:
+        """Return the verdict on a request. Unless it is exempt, `offer` marks and stores it.
 
-        :raises Unstorable: if it is new, and `ask` has raised that.
+        :raises Unstorable: if it is new, and `offer` has raised that.
         """
         meta = request.meta
         try:
@@ -90,7 +90,7 @@ class Judge:
             if CHAIN in meta and mark.hex() in meta[CHAIN]:
                 self._report.count(EXEMPT)
                 return EXEMPT
-            seen = ask(mark, self._max_age(request) if MAX_AGE in meta else None)
+            seen = offer(mark, self._max_age(request) if MAX_AGE in meta else None)
             if seen is False:
                 return self._let_through(request, mark)
             if seen is True:
@@ -132,18 +132,21 @@ class Judge:
         return self._let_through(request, mark)
 
     def _let_through(self, request: Request, mark: bytes) -> Verdict:
-        """Return the verdict on a new request; note a redirect: no callback may get its target."""
+        """Return the verdict on a new request; record a redirect.
+
+        No callback may get its target.
+        """
         if CHAIN in request.meta:
             self.links.expect(mark)
         self._report.count(NEW)
         return NEW
 
     def _drop(self, request: Request, mark: bytes) -> Verdict:
-        """Return the verdict on a request whose mark is there; note a redirect that is dropped."""
+        """Return the verdict on a request whose mark is there; record dropped redirects."""
         if CHAIN in request.meta:
-            self.dropped.note(self._identifier.before(request), mark)
+            self.dropped.record(self._identifier.before(request), mark)
         elif ORIGINAL not in request.meta:  # else it is a redirect whose chain has ended
-            self.links.keep(mark, request)
+            self.links.add(mark, request)
         self._report.count(SEEN)
         return SEEN
 

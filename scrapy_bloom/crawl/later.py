@@ -1,4 +1,4 @@
-"""What must not be sent yet: requests that wait for a time, and hosts that are left alone.
+"""What must not be sent yet: requests that wait for a time, and hosts that are paused.
 
 Times are by ``time.monotonic()``: nobody waits longer because a clock was set back.
 """
@@ -28,7 +28,7 @@ DELAY: Final = "bloom_delay"
 """The key in a request's meta: how long it waits before it may be sent."""
 
 
-REST: Final = 5.0
+IDLE_AFTER: Final = 5.0
 """A crawl is idle while nothing may be sent for so many seconds."""
 
 
@@ -50,7 +50,7 @@ def pop_due(request: Request, report: Report) -> float:
     return time.monotonic() + seconds if seconds else 0.0
 
 
-def report_rest(report: Report, count: int, due: float) -> None:
+def report_idle(report: Report, count: int, due: float) -> None:
     """Log that nothing can be fetched for a time.
 
     :param count: how many requests wait.
@@ -94,32 +94,32 @@ class Waiting(Generic[T]):
         return self._heap[0][0] if self._heap else inf
 
 
-class Holds(dict[T, float]):
-    """Download slots that are left alone, each until when, here until :meth:`drop_over`."""
+class Pauses(dict[T, float]):
+    """Download slots that are paused, each until when, here until :meth:`drop_over`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends: list[tuple[float, T]] = []  # a heap; some were replaced by later ones
+        self._heap: list[tuple[float, T]] = []  # some were replaced by later ones
 
-    def hold(self, slot: T, until: float) -> None:
-        """Leave a slot alone, unless it is for longer already."""
+    def pause(self, slot: T, until: float) -> None:
+        """Pause a slot, unless it is for longer already."""
         if until > self.get(slot, 0.0):
             self[slot] = until
-            heapq.heappush(self._ends, (until, slot))
+            heapq.heappush(self._heap, (until, slot))
 
     def until(self, slot: T) -> float:
-        """Return until when a slot is left alone, 0 if it is not."""
+        """Return until when a slot is paused, 0 if it is not."""
         until = self.get(slot, 0.0)
         return until if until > time.monotonic() else 0.0
 
     def drop_over(self) -> None:
-        """Remove the slots that are left alone no more."""
-        while self.next_end <= time.monotonic():
-            del self[heapq.heappop(self._ends)[1]]
+        """Remove the slots that are paused no more."""
+        while self.next_over <= time.monotonic():
+            del self[heapq.heappop(self._heap)[1]]
 
     @property
-    def next_end(self) -> float:
-        """When the next slot is left alone no more; infinite if none is."""
-        while self._ends and self.get(self._ends[0][1]) != self._ends[0][0]:
-            heapq.heappop(self._ends)
-        return self._ends[0][0] if self._ends else inf
+    def next_over(self) -> float:
+        """When the next slot is paused no more; infinite if none is."""
+        while self._heap and self.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else inf

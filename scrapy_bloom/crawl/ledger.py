@@ -1,9 +1,9 @@
 """In which order pages are released: after all questions that were asked before they ended.
 
-A page waits by itself for the verdicts on its links, see :meth:`.Page.hold`. Here are questions of
-no page that is known: a link of unknown origin, a page to be forgotten. Until they are answered,
-only this process knows of them, so no page that has ended later is done: after a kill it is fetched
-again. A job directory answers at once, so there a page waits only for its items.
+A page waits by itself for the verdicts on its links, see :meth:`.Page.wait_for_one_more`. Here are
+questions of no page that is known: a link of unknown origin, a page to be forgotten. Until they are
+answered, only this process knows of them, so no page that has ended later is done: after a kill it
+is fetched again. A job directory answers at once, so there a page waits only for its items.
 """
 
 from __future__ import annotations

@@ -43,16 +43,16 @@ class Memory:
     def __init__(self, queue: Any, in_flight: InFlight, backend: Backend, report: Report) -> None:
         self._queue, self._in_flight = queue, in_flight
         self._backend, self._report = backend, report
-        self._kept: dict[Request, Page] = {}
+        self._pages: dict[Request, Page] = {}
         self._due: deque[Request] = deque()  # those that the queue does not take, if there is one
         self._waiting: Waiting[Request] = Waiting()
         self._failed: deque[tuple[float, bytes, Page]] = deque()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._pages)
 
-    def keep(self, request: Request, error: Unstorable, due: float) -> None:
-        """Keep a request, and keep the pages that led to it stored.
+    def add(self, request: Request, error: Unstorable, due: float) -> None:
+        """Add a request, and keep the pages that led to it stored.
 
         It is copied if the same object waits already or is in flight: the engine keeps a set.
 
@@ -61,14 +61,14 @@ class Memory:
         """
         origin = self._in_flight.origin_of(request)
         if origin is not None:
-            self._in_flight.note_stored(request, origin)
+            self._in_flight.record_stored(request, origin)
         page = Page(None, error.mark, self._in_flight.led_to(request))
-        self._in_flight.waits.keep(page)
+        self._in_flight.unstored.add(page)
         if page.mark is not None:
             self._backend.withhold([page.mark])
-        if request in self._kept or request in self._in_flight:
+        if request in self._pages or request in self._in_flight:
             request = request.copy()
-        self._kept[request] = page
+        self._pages[request] = page
         self._push(request, due)
         for stat in ("unserializable", "enqueued", "enqueued/memory"):
             self._report.inc(f"scheduler/{stat}")
@@ -107,8 +107,8 @@ class Memory:
             request = self._due.popleft() if self._due else self._queue.pop()
             if request is None:  # the project's queue lets all wait
                 break
-            if not (until := self._backend.held_until(request)):
-                return request, self._kept.pop(request)
+            if not (until := self._backend.paused_until(request)):
+                return request, self._pages.pop(request)
             self._waiting.push(until, request)
         return None
 
@@ -136,7 +136,7 @@ class Memory:
             if reason is not None and not reason.unparsed:
                 self._failed.append((time.monotonic() + APART, page.mark, page))
             else:
-                self._in_flight.waits.drop(page.mark, page)
+                self._in_flight.unstored.drop(page.mark, page)
             if reason is None:
                 self._backend.withhold([page.mark], is_over=True)
         for origin in page.waiters[:1]:

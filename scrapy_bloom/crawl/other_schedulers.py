@@ -48,15 +48,15 @@ def scheduler_with(dupefilter: object, crawler: Crawler) -> Any:
     return scheduler if getattr(scheduler, "df", None) is dupefilter else None
 
 
-def watch_pushes(scheduler: Any, lost: Callable[[Request], object]) -> None:
-    """Call `lost` with each request that cannot be enqueued, because the disk is full, say."""
+def watch_pushes(scheduler: Any, dropped: Callable[[Request], object]) -> None:
+    """Call `dropped` with each request that cannot be enqueued, because the disk is full, say."""
     enqueue = scheduler.enqueue_request
 
     def enqueue_request(request: Request) -> bool:
         try:
             return bool(enqueue(request))
         except Exception:
-            lost(request)
+            dropped(request)
             raise
 
     scheduler.enqueue_request = enqueue_request

@@ -40,7 +40,7 @@ give up all its pages within a minute."""
 
 
 MOST_UNPARSED: Final = 100_000
-"""Most unparsed requests that are kept, as nothing fetches them by itself: others are counted."""
+"""Most unparsed requests that are stored, as nothing fetches them by itself: others are counted."""
 
 REDIRECTED: Final = "redirected to seen pages"
 """The kind of reason of a page whose redirect leads to a page that was seen."""
@@ -81,7 +81,8 @@ class Reason(NamedTuple):
         unparsed: whether that is no failure.
         to: the mark of the seen page that it was redirected to, if that is known: it is forgotten
             if somebody has the page fetched again.
-        closing: whether the spider was closing: if it does not deal with that, the page is kept.
+        closing: whether the spider was closing: if it does not deal with that, the page stays
+            stored.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """How a page ends: a table of what it is, and of what it becomes by what happens to it.
 
-Whoever sees something happen notes it with :meth:`Page.note`; :mod:`.in_flight` says which event it
-is. As what a page is listed also depends on earlier runs, see :mod:`.failed`.
+Whoever sees something happen records it with :meth:`Page.record`; :mod:`.in_flight` says which
+event it is. As what a page is listed also depends on earlier runs, see :mod:`.failed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class State(IntEnum):
     """Another request stands for it: a retry, or where it was redirected. Counts as nothing."""
     REDIRECTED = 6
     """It was redirected to a page that was seen. Unparsed."""
-    KEPT = 7
+    UNFINISHED = 7
     """It stays stored, as if it had never been sent: it never ends, nor does what waits for it."""
 
 
@@ -43,7 +43,7 @@ class Event(IntEnum):
     """The downloader has answered, and that is a failure unless the spider deals with it."""
     REACHED = 2
     """Its callback gets the response."""
-    LOST = 3
+    UNREACHED = 3
     """An error keeps its callback from getting the response."""
     YIELDED = 4
     """Its callback or errback yields an item, or a request that is new."""
@@ -54,22 +54,22 @@ class Event(IntEnum):
     """What a middleware has made of it is stored, or waits in memory."""
     SEEN = 7
     """What a middleware has made of it was seen."""
-    KEPT = 8
+    UNFINISHED = 8
     """It closed the spider before it gave an item, or failed during closing, and nothing dealt with
     that."""
 
 
 _TABLE: Final = """
-            ANSWERED   BROKEN     REACHED    LOST       YIELDED    FAILED  REPLACED  SEEN       KEPT
-SENT        ANSWERED   BAD        REACHED    SENT       SENT       FAILED  REPLACED  REDIRECTED KEPT
-ANSWERED    ANSWERED   BAD        REACHED    BAD        REACHED    FAILED  REPLACED  REDIRECTED KEPT
-BAD         BAD        BAD        REACHED    BAD        REACHED    FAILED  BAD       BAD        KEPT
-REACHED     REACHED    REACHED    REACHED    REACHED    REACHED    FAILED  REPLACED  REDIRECTED KEPT
-FAILED      FAILED     FAILED     FAILED     FAILED     FAILED     FAILED  FAILED    FAILED     KEPT
-REPLACED    REPLACED   REPLACED   REPLACED   REPLACED   REPLACED   FAILED  REPLACED  REPLACED   KEPT
-REDIRECTED  REDIRECTED REDIRECTED REDIRECTED REDIRECTED REDIRECTED FAILED  REPLACED  REDIRECTED KEPT
-KEPT        KEPT       KEPT       KEPT       KEPT       KEPT       KEPT    KEPT      KEPT       KEPT
-"""
+           ANSWERED   BROKEN     REACHED    UNREACHED  YIELDED    FAILED     REPLACED   SEEN       UNFINISHED
+SENT       ANSWERED   BAD        REACHED    SENT       SENT       FAILED     REPLACED   REDIRECTED UNFINISHED
+ANSWERED   ANSWERED   BAD        REACHED    BAD        REACHED    FAILED     REPLACED   REDIRECTED UNFINISHED
+BAD        BAD        BAD        REACHED    BAD        REACHED    FAILED     BAD        BAD        UNFINISHED
+REACHED    REACHED    REACHED    REACHED    REACHED    REACHED    FAILED     REPLACED   REDIRECTED UNFINISHED
+FAILED     FAILED     FAILED     FAILED     FAILED     FAILED     FAILED     FAILED     FAILED     UNFINISHED
+REPLACED   REPLACED   REPLACED   REPLACED   REPLACED   REPLACED   FAILED     REPLACED   REPLACED   UNFINISHED
+REDIRECTED REDIRECTED REDIRECTED REDIRECTED REDIRECTED REDIRECTED FAILED     REPLACED   REDIRECTED UNFINISHED
+UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED UNFINISHED
+"""  # noqa: E501 - a table
 
 _ROWS: Final = [row.split() for row in _TABLE.strip().splitlines()]
 assert [*_ROWS[0]] == [*Event.__members__]
@@ -78,14 +78,14 @@ BECOMES: Final = tuple(tuple(State[name] for name in row[1:]) for row in _ROWS[1
 """What a page becomes, by what it is and what happens."""
 
 # A global is faster to look up than an enum member.
-BAD, REACHED, _FAILED, _KEPT = State.BAD, State.REACHED, State.FAILED, State.KEPT
+BAD, REACHED, _FAILED, _UNFINISHED = State.BAD, State.REACHED, State.FAILED, State.UNFINISHED
 _ANSWERED, _REDIRECTED = State.ANSWERED, State.REDIRECTED
 
 
 class Page:
     """One request on its way from a queue to its end.
 
-    It ends once the engine is through with it, all that it led to is judged, and what it waits for
+    It ends once the engine is finished with it, all that it led to is judged, and what it waits for
     has ended: a request that is only in memory, as only the page can yield that again. Its row goes
     once its items are handed over, too.
 
@@ -117,10 +117,10 @@ class Page:
         self.way: tuple[bytes, ...] = ()
         self.roots = frozenset[Page]()
         for waiter in self.waiters:
-            waiter.hold()
+            waiter.wait_for_one_more()
 
-    def note(self, event: Event, reason: Reason | None = None) -> None:
-        """Note that something has happened to it.
+    def record(self, event: Event, reason: Reason | None = None) -> None:
+        """Record that something has happened to it.
 
         :param reason: why it fails or is unparsed by that, if so.
         """
@@ -142,14 +142,14 @@ class Page:
     @property
     def has_ended(self) -> bool:
         """Whether nothing is left to wait for. Things may happen to it until it is let go of."""
-        return not self.awaits and self.state is not _KEPT
+        return not self.awaits and self.state is not _UNFINISHED
 
-    def hold(self) -> None:
+    def wait_for_one_more(self) -> None:
         """Let it end only after :meth:`end` was called once more."""
         self.awaits += 1
 
     def end(self, *, with_waiters: bool = True) -> list[Page]:
-        """Note that something has ended for which it waits; return the pages that end with it.
+        """Record that something has ended for which it waits; return the pages that end with it.
 
         :param with_waiters: whether these fail with what has failed.
         """
@@ -158,11 +158,11 @@ class Page:
             page = stack.pop()
             page.awaits -= 1
             if page.state is BAD and not page.awaits and page.reason and page.reason.closing:
-                page.note(Event.KEPT)
+                page.record(Event.UNFINISHED)
             if page.has_ended:
                 ended.append(page)
                 stack += page.waiters
                 if with_waiters and page.has_failed:
                     for waiter in page.waiters:  # only these can yield it again
-                        waiter.note(Event.FAILED, page.reason)
+                        waiter.record(Event.FAILED, page.reason)
         return ended

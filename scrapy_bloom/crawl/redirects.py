@@ -8,7 +8,7 @@
 3. *Redirected to a seen page.* If T was seen, A is listed at once, unparsed, and T's mark ends its
    way. Nothing waits for what becomes of T.
 4. *Astray.* If T has failed and nobody has marked it since, A has failed, too. A job asks that when
-   it opens and closes, see :meth:`.Store.fail_astray`; Redis when a run begins, see ``look`` in
+   it opens and closes, see :meth:`.Store.fail_redirected`; Redis when a run begins, see ``look`` in
    ``_failed.lua``. Then A's way is forgotten, and pages that were redirected to there may follow.
 5. *Forgotten with it.* If T is forgotten or lost in this run, so are the pages whose redirects to T
    were dropped: :class:`Dropped`. It also finds circles: each page in one was marked when another
@@ -39,7 +39,7 @@ MOST: Final = 10_000
 """Marks of redirects that are remembered; beyond that, the oldest is discarded."""
 
 MOST_BYTES: Final = 10_000_000
-"""Of links that are kept, as they would be stored; likewise."""
+"""Of links that are remembered, as they would be stored; likewise."""
 
 _UNKNOWN: Final = 1000  # bytes of what cannot be stored
 
@@ -51,20 +51,20 @@ class Dropped:
         # By mark of a page on the way: the target's mark, and the marks of all on the way.
         self._to: dict[bytes, tuple[bytes, MarkChain]] = {}
 
-    def note(self, chain: MarkChain, target: bytes) -> None:
-        """Note that the pages of a chain were redirected to one that was seen."""
+    def record(self, chain: MarkChain, to: bytes) -> None:
+        """Record that the pages of a chain were redirected to one that was seen."""
         for mark in chain:
             self._to.pop(mark, None)  # so that the oldest stay first
-            self._to[mark] = target, chain
+            self._to[mark] = to, chain
         while len(self._to) > MOST:
             del self._to[next(iter(self._to))]
 
-    def leads_back(self, chain: MarkChain, target: bytes) -> bool:
+    def leads_back(self, chain: MarkChain, to: bytes) -> bool:
         """Return whether a dropped redirect leads to a page whose own was dropped for this chain.
 
         Nobody parses any of them. Scrapy follows such a circle until it takes it for endless.
         """
-        passed, at = set[bytes](), target
+        passed, at = set[bytes](), to
         while at in self._to and at not in passed:
             passed.add(at)
             at, _ = self._to[at]
@@ -72,7 +72,7 @@ class Dropped:
 
     def pop_leading_to(self, marks: Collection[bytes]) -> list[MarkChain]:
         """Remove and return the chains of pages whose redirects to one of these were dropped."""
-        found = [(mark, chain) for mark, (target, chain) in self._to.items() if target in marks]
+        found = [(mark, chain) for mark, (to, chain) in self._to.items() if to in marks]
         for mark, _ in found:
             del self._to[mark]
         return [*dict.fromkeys(chain for _, chain in found)]
@@ -87,29 +87,29 @@ class FirstLinks:
         self._bytes = 0
 
     def __bool__(self) -> bool:
-        """Return whether any link is kept."""
+        """Return whether any link is remembered."""
         return self._bytes > 0
 
     def expect(self, mark: bytes) -> None:
-        """Note that a redirect is stored that leads to a page."""
+        """Record that a redirect is stored that leads to a page."""
         self.pop((mark,))
         self._links[mark] = None, 0
         self._bound()
 
-    def keep(self, mark: bytes, link: Request) -> None:
-        """Keep a link that was dropped as seen, if it is the first to such a page."""
+    def add(self, mark: bytes, link: Request) -> None:
+        """Add a link that was dropped as seen, if it is the first to such a page."""
         if self._links.get(mark, (link,))[0] is not None:
             return
         try:
             # As a retry: only it is let through, and not where it is redirected.
-            kept = link.replace(dont_filter=True, meta={**link.meta, CHAIN: [mark.hex()]})
+            copy = link.replace(dont_filter=True, meta={**link.meta, CHAIN: [mark.hex()]})
         except Exception:  # its class may take other arguments
             return
         try:
-            size = len(write_fields(kept.replace(callback=None, errback=None).to_dict()))
+            size = len(write_fields(copy.replace(callback=None, errback=None).to_dict()))
         except Exception:  # its parts may raise anything
-            size = _UNKNOWN + len(kept.body)
-        self._links[mark] = kept, size
+            size = _UNKNOWN + len(copy.body)
+        self._links[mark] = copy, size
         self._bytes += size
         self._bound()
 
@@ -118,7 +118,7 @@ class FirstLinks:
             self.pop((next(iter(self._links)),))
 
     def pop(self, marks: Collection[bytes]) -> list[Request]:
-        """Remove pages to which redirects have led; return the links that are kept for them."""
+        """Remove pages to which redirects have led; return the links that go with them."""
         found = [self._links.pop(mark, (None, 0)) for mark in marks]
         self._bytes -= sum(size for _, size in found)
         return [link for link, _ in found if link is not None]

@@ -74,11 +74,11 @@ class Report:
         self._noun = "Bloom filter"  # for the log
         self._opened = False  # not if the crawl was refused
         self._last: tuple[float, int] | None = None  # when progress was logged, and what waited
-        self._ends = False
+        self._fatal_logged = False
         self.account: Account | None = None
         self.through = False
         self.unlisted: Counter[str] = Counter()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._errors: list[tuple[float, type[Exception]]] = []  # that nobody expects, and when
 
     # Stats
@@ -96,9 +96,9 @@ class Report:
         self.inc(stat.key.format(kind=kind))
 
     def not_kept(self, kept: int) -> None:
-        """Log once that there are too many unparsed pages to keep all of them.
+        """Log once that there are too many unparsed pages to store all of them.
 
-        :param kept: how many are kept.
+        :param kept: how many are stored.
         """
         self.once(
             logging.WARNING,
@@ -222,7 +222,9 @@ class Report:
         checked = self._get(stats.CHECKED)
         if not (self._opened or checked):
             return
-        account = None if self._ends else self.account  # else it is not known what is stored
+        account = (
+            None if self._fatal_logged else self.account
+        )  # else it is not known what is stored
         in_redis = is_in_redis(self._crawler.settings, shared_queue=shared_queue)
         if account is None:  # nor what has failed, or others have to do
             what, loss = "Worker" if in_redis else "Crawl", "false positives may have cost"
@@ -267,7 +269,7 @@ class Report:
 
     def check_failed(self, request: Request, error: Exception) -> None:
         """Log that a request could not be checked, once per crawl."""
-        if not self._ends:  # else that was logged
+        if not self._fatal_logged:  # else that was logged
             self.once(
                 logging.ERROR,
                 "Could not check whether %s is a duplicate, so it is let through. More such errors"
@@ -322,11 +324,11 @@ class Report:
         """Log an error's message, without a traceback."""
         self.log(logging.ERROR, "%s", error)
 
-    def ends(self, error: BloomError) -> bool:
+    def log_fatal(self, error: BloomError) -> bool:
         """Log why the crawl cannot continue; return False if that was logged before."""
-        if self._ends:
+        if self._fatal_logged:
             return False
-        self._ends = True
+        self._fatal_logged = True
         self.error(error)
         return True
 
@@ -334,8 +336,8 @@ class Report:
         self, level: int, text: str, *values: object, failure: Exception | None = None
     ) -> None:
         """Log a message only the first time it occurs in a crawl."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             self.log(level, text, *values, failure=failure)
 
     def log(self, level: int, text: str, *values: object, failure: Exception | None = None) -> None:
@@ -371,7 +373,7 @@ def end_crawl(crawler: Crawler, report: Report, error: BloomError) -> None:
 
     Use it in the middle of a crawl, where raising would lose a request.
     """
-    if report.ends(error):
+    if report.log_fatal(error):
         exit_with_error_code(crawler)
         try:
             close_spider(crawler, error.reason)

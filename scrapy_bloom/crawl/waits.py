@@ -5,7 +5,7 @@ from __future__ import annotations
 from scrapy_bloom.crawl.page import Event, Page
 
 
-class Waits:
+class UnstoredPages:
     """By their marks, what is only in memory, until it is done, or eligible again."""
 
     def __init__(self) -> None:
@@ -15,22 +15,22 @@ class Waits:
         """Return whether a page may have to wait because its link is a duplicate."""
         return bool(self._in_memory)
 
-    def note_duplicate(self, mark: bytes, pages: tuple[Page, ...]) -> None:
+    def record_duplicate(self, mark: bytes, pages: tuple[Page, ...]) -> None:
         """Let pages that may have yielded a duplicate wait for what it duplicates, if they must.
 
         Only the stored ones wait: those in memory wait for nothing but what they have yielded. But
         if it has failed already, these fail, too: a page that is done is never asked again what it
         led to.
         """
-        for held in self._in_memory.get(mark, ()):
-            if held.has_ended:
+        for original in self._in_memory.get(mark, ()):
+            if original.has_ended:
                 for page in pages:
-                    hold_up(page, held)
-            for page in stored_among([*pages]) - held.roots:
-                hold_up(page, held)
-                held.roots |= {page}
+                    wait_for(page, original)
+            for page in stored_among([*pages]) - original.roots:
+                wait_for(page, original)
+                original.roots |= {page}
 
-    def keep(self, page: Page) -> None:
+    def add(self, page: Page) -> None:
         """Add a page that is only in memory."""
         page.roots = stored_among(page.waiters)
         if page.mark is not None:
@@ -43,16 +43,16 @@ class Waits:
             del self._in_memory[mark]
 
 
-def hold_up(page: Page, until: Page) -> None:
+def wait_for(page: Page, until: Page) -> None:
     """Let a page end only after another one, and fail with it, unless that waits for it.
 
     One that has ended waits no more. If that other one has, it fails at once if that has failed.
     """
     if until.has_ended:
         if until.has_failed:
-            page.note(Event.FAILED, until.reason)
+            page.record(Event.FAILED, until.reason)
     elif page.awaits and until not in waiting_for(page):
-        page.hold()
+        page.wait_for_one_more()
         until.waiters.append(page)
 
 

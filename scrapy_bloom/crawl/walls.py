@@ -26,10 +26,10 @@ class Walls:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._rows: dict[str, tuple[str, int]] = {}  # by host: the reason, and how often in a row
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
-    def note(self, url: str, reason: Reason | None) -> None:
-        """Note how a page has ended.
+    def record(self, url: str, reason: Reason | None) -> None:
+        """Record how a page has ended.
 
         :param url: of the request that the page stands for by now.
         :param reason: why no callback got it; None if one did.
@@ -45,8 +45,8 @@ class Walls:
         count = count + 1 if before == name else 1
         if len(self._rows) < _MOST_HOSTS:
             self._rows[host] = name, count
-        if count >= _IN_A_ROW and len(self._said) < _MOST and (host, name) not in self._said:
-            self._said.add((host, name))
+        if count >= _IN_A_ROW and len(self._logged) < _MOST and (host, name) not in self._logged:
+            self._logged.add((host, name))
             assert reason is not None
             queue = f"scrapy bloom queue --spider {shlex.quote(self._report.spider_name)}"
             self._report.warn(

@@ -22,7 +22,7 @@ _DIGITS: Final = 4  # of a value's digest: enough to see another one, too few to
 
 
 def writer_of(spider: Spider) -> str:
-    """Return what is noted with a spider's requests: ``shop.Books category=6f3a pages=77de``.
+    """Return what is recorded with a spider's requests: ``shop.Books category=6f3a pages=77de``.
 
     That is its class, and a short digest of each argument. Scrapy does not keep the arguments. So
     they are the plain attributes that its constructors name, or if it has none of its own, all
@@ -54,7 +54,7 @@ def _digest(value: object) -> str:
 def warn_of_another(place: object, stored: Any, own: str, *, setting: str) -> None:
     """Warn if requests are those of another class, or of a spider with other arguments.
 
-    :param stored: what was noted with them, see :func:`writer_of`; empty if nothing was.
+    :param stored: what was recorded with them, see :func:`writer_of`; empty if nothing was.
     :param setting: keeps two crawls apart.
     """
     if stored and own and stored != own:

@@ -19,7 +19,7 @@ from scrapy_bloom.filter.sizing import BLOCK_BYTES, PARTS, SliceSpec, next_slice
 from scrapy_bloom.filter.slices import Slice
 
 
-def notes_of(filter_: DatedSlices) -> dict[str, file.Value]:
+def metadata_of(filter_: DatedSlices) -> dict[str, file.Value]:
     """Return the entries of a filter for the table ``meta``."""
     names = "secret", "digests", "window", "capacity", "error_rate"
     return {name: getattr(filter_, name) for name in names} | {"digests": int(filter_.digests)}
@@ -27,7 +27,7 @@ def notes_of(filter_: DatedSlices) -> dict[str, file.Value]:
 
 def tables_of(filter_: DatedSlices) -> dict[str, Iterable[tuple[file.Value, ...]]]:
     """Return all rows of a file that has only a filter, by table."""
-    meta = {"kind": "filter", **notes_of(filter_)}
+    meta = {"kind": "filter", **metadata_of(filter_)}
     blocks = (each.block_rows(each.touched()) for each in filter_.slices)
     return {
         "meta": ((key, value) for key, value in meta.items() if value is not None),
@@ -87,25 +87,25 @@ class StoredFilter:
     def __init__(self, database: sqlite3.Connection, meta: Mapping[str, Any], now: float) -> None:
         self._database, self._meta = database, meta
         window = meta.get("window")
-        ended = -inf if window is None else now - window * (1 + 1 / PARTS)
+        oldest = -inf if window is None else now - window * (1 + 1 / PARTS)
         slices = {  # by number: date, geometry, items
             id_: (since, SliceSpec(capacity, rate, blocks), items)
             for id_, since, capacity, rate, blocks, items in file.rows(database, "slices")
         }
-        live = {id_: slice_ for id_, slice_ in slices.items() if slice_[0] > ended}
+        live = {id_: slice_ for id_, slice_ in slices.items() if slice_[0] > oldest}
         first = next_slice([], meta["capacity"], meta["error_rate"])  # the next crawl begins it
         self._slices = live or {0: (now, first, 0)}
-        asked = "SELECT count(*) FROM again WHERE since > ?"
-        (self.forgotten,) = database.execute(asked, (ended,)).fetchone()
+        query = "SELECT count(*) FROM again WHERE since > ?"
+        (self.forgotten,) = database.execute(query, (oldest,)).fetchone()
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """Return for each fingerprint, in order, whether it was added."""
         probe = make_probe(self._meta["secret"], digests=bool(self._meta["digests"]))
         found = {each for each in {*fingerprints} if self._has(probe(each))}
         missing = {*fingerprints} - found
-        for id_, some in file.journal(self._database) if missing else ():
+        for id_, marked in file.journal(self._database) if missing else ():
             if id_ in self._slices:
-                found |= missing.intersection(some)
+                found |= missing.intersection(marked)
         return [each in found and not self._is_forgotten(each) for each in fingerprints]
 
     def _has(self, probe: list[int]) -> bool:

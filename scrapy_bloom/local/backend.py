@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from scrapy_bloom import stats
 from scrapy_bloom.crawl.account import Account
 from scrapy_bloom.crawl.backend import Backend, Crawl
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.history import START, TRIES
-from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.crawl.later import IDLE_AFTER
 from scrapy_bloom.crawl.outcomes import APART, Ended, Reason
 from scrapy_bloom.crawl.report import end_crawl
 from scrapy_bloom.crawl.scrapy.crawler import write_no_state
@@ -32,7 +32,7 @@ from scrapy_bloom.file import log_size
 from scrapy_bloom.local.failed import Reasons
 from scrapy_bloom.local.feeds import NOTHING, complete_feeds, pack_due
 from scrapy_bloom.local.job import Identity, Job, file_in
-from scrapy_bloom.local.notes import DONE, DUE, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
+from scrapy_bloom.local.metadata import DONE, DUE, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
 from scrapy_bloom.settings import COMMIT_SYNC
@@ -100,7 +100,7 @@ class LocalBackend(Backend):
 
         :param classes: Scrapy's queues, as chosen by the settings.
         :param unclean: whether the last run was killed, and its files were moved away.
-        :raises BloomError: if the crawl cannot be kept as configured. Nothing is changed then.
+        :raises BloomError: if the crawl cannot be stored as configured. Nothing is changed then.
         """
         settings, fingerprinter = crawl.settings, crawl.identifier.fingerprinter
         made_by, writer = crawl.identifier.made_by, writer_of(crawl.spider)
@@ -159,7 +159,7 @@ class LocalBackend(Backend):
         if row and self._queues.has(row):
             return True
         request.meta[START] = start
-        failed = self._store.failed.take(row) if row else None
+        failed = self._store.failed.pop(row) if row else None
         if failed is not None:
             with suppress(Exception):  # its parts may raise anything
                 request.meta[TRIES] = read_fields(failed.body)["meta"][TRIES]
@@ -186,9 +186,9 @@ class LocalBackend(Backend):
         if self.broken:
             return None
         try:
-            before = self.unsaid
+            before = self.unwritten
             taken = self._take()
-            if self.unsaid != before:  # some were postponed, or came back
+            if self.unwritten != before:  # some were postponed, or came back
                 self._changed()
         except sqlite3.Error as error:
             self.give_up(
@@ -221,18 +221,18 @@ class LocalBackend(Backend):
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
             if not start or self._store.starts[start] != 0:  # else it counts already
-                self._note_not_kept(start)
+                self._count_not_kept(start)
             return True
-        failed = Failed.of(taken.body, reason, time.time(), way=way)
+        failed = FailedPage.of(taken.body, reason, time.time(), way=way)
         if way and not failed.unparsed:
             self._store.filter.forget_many(way)
             failed = failed._replace(way=(*way,))  # what is redirected there has failed, too
         if not self._store.fail(taken.row, failed):
-            self._note_not_kept(start)
+            self._count_not_kept(start)
             self._report.not_kept(self._store.failed.reasons.decisions.total())
         return failed.unparsed
 
-    def _note_not_kept(self, start: bytes) -> None:
+    def _count_not_kept(self, start: bytes) -> None:
         self._count(NOT_KEPT, 1)
         if start:  # else it would be taken for one that is done
             self._store.starts[start] = 0
@@ -258,7 +258,7 @@ class LocalBackend(Backend):
         Each is put back only when its turn comes: earlier, it would be sent before what waits if
         Scrapy's queue takes the newest first, or if its priority is higher.
         """
-        for _ in range(_AT_ONCE):  # those of hosts that are left alone wait with the others
+        for _ in range(_AT_ONCE):  # those of hosts that are paused wait with the others
             if not self._put_back():
                 break
             if (taken := self._queues.pop()) is not None:
@@ -285,17 +285,17 @@ class LocalBackend(Backend):
 
     # Download slots
 
-    def hold(self, request: Request, seconds: float) -> None:
-        self._queues.hold(self._queues.slot_of(request), seconds)
+    def pause_host(self, request: Request, seconds: float) -> None:
+        self._queues.pause(self._queues.slot_of(request), seconds)
         self._changed()
 
-    def held_until(self, request: Request) -> float:
-        return self._queues.held_until(request)
+    def paused_until(self, request: Request) -> float:
+        return self._queues.paused_until(request)
 
     # Commits
 
     @property
-    def unsaid(self) -> int:
+    def unwritten(self) -> int:
         return self._store.new_bytes
 
     @property
@@ -318,9 +318,9 @@ class LocalBackend(Backend):
         try:
             await self._let_log_catch_up()
             began = perf_counter()
-            self._note_state()
+            self._record_state()
             self._store.meta[IN_FLIGHT] = self._store.in_flight
-            self._note_seen()
+            self._record_seen()
             self._store.commit(sync=self._sync)
         except BloomError as error:
             self.give_up(error)
@@ -339,20 +339,20 @@ class LocalBackend(Backend):
         if self._store.log.is_long:
             await run_beside(self._store.log.catch_up)
 
-    def _note_seen(self) -> None:
+    def _record_seen(self) -> None:
         self._store.meta[SEEN] = self._seen_before + self._report.seen
 
     def stop(self) -> None:
-        """Note the spider's last state, which the last exchange writes."""
-        self._note_state()
+        """Record the spider's last state, which the last exchange writes."""
+        self._record_state()
 
     async def close(self) -> bool:
         """Close the job.
 
-        (1) Write the filter's blocks, note that the run was stopped cleanly, and close the file
+        (1) Write the filter's blocks, record that the run was stopped cleanly, and close the file
         (2) Release the job directory
         """
-        self._note_seen()
+        self._record_seen()
         self._store.meta[THROUGH] = int(self._report.through)
         stored = not self.broken and await run_beside(self._job.close)
         account = self.account()  # what is still in flight waits now
@@ -378,7 +378,7 @@ class LocalBackend(Backend):
             return True
         if self._queues.ready:
             return True
-        return len(self) > 0 and self._queues.next_due <= time.monotonic() + REST
+        return len(self) > 0 and self._queues.next_due <= time.monotonic() + IDLE_AFTER
 
     @property
     def over(self) -> bool:
@@ -388,7 +388,7 @@ class LocalBackend(Backend):
     def next_start(self) -> float:
         return self._queues.next_due
 
-    def resting(self) -> tuple[int, float]:
+    def idle_until(self) -> tuple[int, float]:
         return 0 if self._queues.ready else len(self), self._queues.next_due
 
     def account(self) -> Account:
@@ -400,8 +400,8 @@ class LocalBackend(Backend):
 
     def describe(self) -> tuple[str, ...]:
         """Return how many hosts are paused, as text."""
-        held = len(self._queues.held)
-        return (f"{counted(held, 'host')} paused",) if held else ()
+        paused = len(self._queues.paused)
+        return (f"{counted(paused, 'host')} paused",) if paused else ()
 
     # Faults
 
@@ -418,8 +418,8 @@ class LocalBackend(Backend):
                 extra={"spider": self._spider},
             )
 
-    def _note_state(self) -> None:
-        """Note ``spider.state`` if it has changed."""
+    def _record_state(self) -> None:
+        """Record ``spider.state`` if it has changed."""
         state = getattr(self._spider, "state", None)
         if state is None:
             return
@@ -493,7 +493,7 @@ def _log_unreadable(report: Report, path: Path, errors: list[Exception]) -> None
 def account_of(meta: Mapping[str, Any], reasons: Reasons, stored: int, in_flight: int) -> Account:
     """Return what has become of the pages of a crawl.
 
-    :param meta: its notes.
+    :param meta: its metadata.
     :param reasons: of those that have failed or are unparsed.
     :param stored: how many requests are not done, those in flight among them.
     """

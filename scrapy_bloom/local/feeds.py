@@ -13,44 +13,44 @@ from scrapy_bloom.errors import StateError
 
 logger = logging.getLogger(__name__)
 
-LOST: Final = "feeds"
+LEFT_OVER: Final = "feeds"
 """Name of a folder in a job directory: what could not be appended to feeds that were changed."""
 
 NOTHING: Final = b"{}\n"
-"""The note if nothing is due."""
+"""The record if nothing is due."""
 
 _OTHERS: Final = 1 << 24  # bytes that others may append between a commit and our own bytes
 
 
 def pack_due(due: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """Return the note for a commit of what is due: see :meth:`.LocalFiles.note`.
+    """Return the record for a commit of what is due: see :meth:`.LocalFiles.collect_due`.
 
     It is a line of JSON, path -> size before, bytes that follow; and these.
     """
-    sizes = {path: (at, len(data)) for path, (at, data) in due.items()}
+    sizes = {path: (offset, len(data)) for path, (offset, data) in due.items()}
     return b"\n".join((json.dumps(sizes).encode(), b"".join(data for _, data in due.values())))
 
 
-def unpack_due(note: bytes) -> dict[str, tuple[int, bytes]]:
-    """Return what is due, by a note."""
-    head, _, data = note.partition(b"\n")
+def unpack_due(packed: bytes) -> dict[str, tuple[int, bytes]]:
+    """Return what is due, by such a record."""
+    head, _, data = packed.partition(b"\n")
     due = {}
-    for path, (at, size) in json.loads(head).items():
-        due[path], data = (at, data[:size]), data[size:]
+    for path, (offset, size) in json.loads(head).items():
+        due[path], data = (offset, data[:size]), data[size:]
     return due
 
 
-def complete_feeds(folder: Path, note: bytes) -> None:
+def complete_feeds(folder: Path, packed: bytes) -> None:
     """Append to feeds what the last commit has for them, as far as they lack it.
 
     :param folder: the job directory.
-    :param note: of that commit.
+    :param packed: the record of that commit.
     :raises StateError: if that cannot be written.
     """
-    for name, (at, data) in unpack_due(note).items():
+    for name, (offset, data) in unpack_due(packed).items():
         path = Path(name).absolute()
         try:
-            count = complete(path, at, data, folder / LOST)
+            count = complete(path, offset, data, folder / LEFT_OVER)
         except OSError as error:
             raise StateError(
                 f"The feed {path} lacks items of pages that are done, and cannot be written"
@@ -62,26 +62,26 @@ def complete_feeds(folder: Path, note: bytes) -> None:
             )
 
 
-def complete(path: Path, at: int, data: bytes, lost: Path) -> int:
+def complete(path: Path, offset: int, data: bytes, folder: Path) -> int:
     """Append to a file what it lacks of some bytes; return how many these are.
 
-    :param at: the size of the file before they came. If it is less by now, somebody has moved the
-        file away or changed it, perhaps with them. Then they are written to a file in `lost`.
+    :param offset: the size of the file before they came. If it is less by now, somebody has moved
+        the file away or changed it, perhaps with them. Then they are written to a file in `folder`.
     :raises OSError: if it cannot be read or written.
     """
     size = path.stat().st_size if path.is_file() else 0
-    if at > size or (path.exists() and not path.is_file()):
+    if offset > size or (path.exists() and not path.is_file()):
         logger.warning(
             "The feed %s is not as the last run left it: if the last %s bytes are missing, they"
             " are in %s.",
             path,
             f"{len(data):,}",
-            lost / path.name,
+            folder / path.name,
         )
-        path, at = lost / path.name, 0
+        path, offset = folder / path.name, 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
-        file.seek(at)
+        file.seek(offset)
         missing = missing_in(file.read(len(data) + _OTHERS), data)
         file.write(missing)
         file.flush()
@@ -95,13 +95,13 @@ def missing_in(has: bytes, data: bytes) -> bytes:
     :param has: what the file has from where it ended before they came. Others may have appended to
         it, too, even behind a part of them. Then what is there as whole lines counts.
     """
-    end = b"\n" if data.endswith(b"\n") else b""  # of each item; a binary format has none
-    if end + data in end + has:
+    newline = b"\n" if data.endswith(b"\n") else b""  # of each item; a binary format has none
+    if newline + data in newline + has:
         return b""
     if data.startswith(has):
         return data[len(has) :]
     same = next(at for at, byte in enumerate(data) if byte != has[at])
-    rest = data[data.rfind(b"\n", 0, same) + 1 if end else 0 :]
-    if end + rest in has:  # the run after that was killed, too
+    rest = data[data.rfind(b"\n", 0, same) + 1 if newline else 0 :]
+    if newline + rest in has:  # the run after that was killed, too
         return b""
-    return rest if has.endswith(end) else end + rest
+    return rest if has.endswith(newline) else newline + rest

@@ -30,7 +30,7 @@ from scrapy_bloom.crawl.whose import warn_of_another
 from scrapy_bloom.errors import BloomError, JobInUseError, StateError
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.local.feeds import NOTHING
-from scrapy_bloom.local.notes import (
+from scrapy_bloom.local.metadata import (
     DIGEST,
     DUE,
     FILTER,
@@ -40,7 +40,7 @@ from scrapy_bloom.local.notes import (
     PID,
     REQUESTS,
     RUNS,
-    read_notes,
+    read_metadata,
 )
 from scrapy_bloom.local.scrapys import (
     SCRAPYS_MARKS,
@@ -93,7 +93,7 @@ class Job:
 
     :param folder: the job directory; created if missing.
     :param identity: what its marks belong to.
-    :param kind: what this run keeps in its file: :data:`REQUESTS` or :data:`FILTER`.
+    :param kind: what this run stores in its file: :data:`REQUESTS` or :data:`FILTER`.
     :raises JobInUseError: if another crawl is using it.
     :raises StateError: if it cannot be used for that. Everything is left as it is.
 
@@ -175,18 +175,18 @@ class Job:
         self.in_flight = int(self.store.meta.get(IN_FLIGHT, 0)) if self.killed else 0
 
     def begin(self) -> None:
-        """Note in the file that a run has begun.
+        """Record in the file that a run has begun.
 
         :raises StateError: if that cannot be written.
         """
         store, plain = self.store, self.kind != REQUESTS
         with file.refusing(self.path):
             state = b"" if plain else self._read_state()
-            store.meta |= {**owner_notes(self.identity, self.kind), PID: os.getpid()}
+            store.meta |= {**owner_metadata(self.identity, self.kind), PID: os.getpid()}
             if not plain:
                 store.meta[RUNS] = store.failed.run
                 store.meta[DUE] = NOTHING
-                store.fail_astray()
+                store.fail_redirected()
             # A plain filter must be on disk as not closed before Scrapy pops its first request.
             store.commit(sync=plain)
             if state:
@@ -197,14 +197,14 @@ class Job:
             store.marks.write_blocks_only()  # at the end: until then they would fill the memory
 
     def _read_state(self) -> bytes:
-        """Return and note the spider's state."""
+        """Return and record the spider's state."""
         state = self.store.meta[STATE] = spider_state(self.folder, self.store.meta)
         return state
 
     def close(self) -> bool:
         """Write everything and release the job directory; return whether everything was written.
 
-        (1) Beside another scheduler, note what Scrapy's queue is now
+        (1) Beside another scheduler, record what Scrapy's queue is now
         (2) Close the file
         (3) Unlock the job directory
 
@@ -212,7 +212,7 @@ class Job:
         its queue.
         """
         try:
-            self.store.fail_astray()
+            self.store.fail_redirected()
             if self.kind != REQUESTS:
                 self.store.meta[DIGEST] = digest(self.folder)
             self.store.close()
@@ -247,7 +247,7 @@ def spider_state(folder: Path, meta: dict[str, Any]) -> bytes:
     Scrapy writes it after our file is closed. A file that Scrapy cannot read would leave the spider
     without a state, and its callbacks would fail.
 
-    :param meta: the notes of a job's file.
+    :param meta: the metadata of a job's file.
     """
     path = folder / STATE
     state = path.read_bytes() if path.exists() else _MARK
@@ -367,8 +367,8 @@ def new_filter(settings: Settings, *, digests: bool) -> LocalFilter:
     return filter_
 
 
-def owner_notes(identity: Identity, kind: str) -> dict[str, str]:
-    """Return the notes that tell whose a file is, and what it is for."""
+def owner_metadata(identity: Identity, kind: str) -> dict[str, str]:
+    """Return the metadata that tell whose a file is, and what it is for."""
     return {KIND: kind, IDENTITY: json.dumps(asdict(identity), sort_keys=True)}
 
 
@@ -378,7 +378,7 @@ def file_in(folder: Path) -> Path:
 
 
 def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return the notes in a job's file, none if there is none, and whether its last run closed it.
+    """Return the metadata in a job's file, if there is any, and whether its last run closed it.
 
     :raises StateError: if it cannot be read.
     """
@@ -386,13 +386,13 @@ def read_meta(path: Path) -> tuple[dict[str, Any], bool]:
         return {}, True
     with file.reading(path) as database:
         clean = bool(file.read_counters(database).clean)
-        return read_notes(database), clean
+        return read_metadata(database), clean
 
 
 def identity_of(path: Path, meta: dict[str, Any]) -> Identity:
-    """Return what the marks of a file belong to, from its notes.
+    """Return what the marks of a file belong to, from its metadata.
 
-    :raises StateError: if the notes are invalid.
+    :raises StateError: if the metadata is invalid.
     """
     with file.refusing(path):
         return Identity(**json.loads(meta[IDENTITY]))

@@ -1,6 +1,6 @@
-"""How a job stores what must not be sent yet: requests that wait, and hosts left alone.
+"""How a job stores what must not be sent yet: requests that wait, and paused hosts.
 
-A waiting request is a row like any other, in a queue of its own. Holds are notes.
+A waiting request is a row like any other, in a queue of its own. Pauses are metadata.
 
 Dates are stored with how long the wait was, so that a clock that was set back while no crawl ran
 makes nobody wait longer than that again.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from scrapy_bloom.crawl.serialize import read_request
-from scrapy_bloom.local.notes import HOLDS
+from scrapy_bloom.local.metadata import PAUSES
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 LATER: Final = "later"
 """Name of the queue of requests that wait for a time. Scrapy's begin with a slot, or a priority."""
 
-_NOTES: Final = 256
-"""Over so many notes the holds are spread: a further one among 10,000 writes only some 40 again."""
+_SPREAD: Final = 256
+"""The pauses are spread over so many entries.
+
+A further one among 10,000 writes only some 40 again.
+"""
 
 _HEAD: Final = struct.Struct(">ddq")  # date, seconds of the wait, priority; then the request
 _MOST_PRIORITY: Final = 2**63 - 1
@@ -63,17 +66,17 @@ def stored_requests(store: Store) -> Iterator[Stored]:
         yield Stored(row, min(date, now + seconds), priority, body[_HEAD.size :])
 
 
-def stored_holds(meta: Mapping[str, Any]) -> dict[str, float]:
-    """Return the slots of a job that are left alone, each until when, in seconds since 1970.
+def stored_pauses(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Return the slots of a job that are paused, each until when, in seconds since 1970.
 
-    :param meta: the notes of its store.
+    :param meta: the metadata of its store.
     """
     now = time.time()
     return {
         slot: min(date, now + seconds)
-        for key, note in meta.items()
-        if key.startswith(HOLDS)
-        for slot, (date, seconds) in json.loads(note).items()
+        for key, packed in meta.items()
+        if key.startswith(PAUSES)
+        for slot, (date, seconds) in json.loads(packed).items()
         if date > now
     }
 
@@ -89,9 +92,9 @@ def waiting_body(date: float, priority: int, body: bytes) -> bytes:
     return _HEAD.pack(date, max(0.0, date - time.time()), priority) + body
 
 
-def note_hold(store: Store, slot: str, date: float) -> None:
-    """Note until when a slot is left alone, in seconds since 1970."""
-    now, key = time.time(), f"{HOLDS}{crc32(slot.encode(errors='replace')) % _NOTES}"
-    note = json.loads(store.meta.get(key) or "{}")
-    ends = {name: end for name, end in note.items() if end[0] > now}
-    store.meta[key] = json.dumps(ends | {slot: (date, date - now)})
+def record_pause(store: Store, slot: str, date: float) -> None:
+    """Record until when a slot is paused, in seconds since 1970."""
+    now, key = time.time(), f"{PAUSES}{crc32(slot.encode(errors='replace')) % _SPREAD}"
+    pauses = json.loads(store.meta.get(key) or "{}")
+    standing = {name: each for name, each in pauses.items() if each[0] > now}
+    store.meta[key] = json.dumps(standing | {slot: (date, date - now)})

@@ -17,7 +17,7 @@ LOG_BYTES: Final = 16 << 20
 """A longer log is checkpointed at once. At four times this size, a commit waits for that, and at
 twice this size a crawl does, beside the event loop."""
 
-KEPT_BYTES: Final = 4 << 20
+TRUNCATED_BYTES: Final = 4 << 20
 """A log that is restarted is truncated to this size."""
 
 

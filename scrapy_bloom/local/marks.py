@@ -135,7 +135,7 @@ class Marks:
         self._write_pass()
         sweeping = (may_sweep or bool(self._changes.over)) and self._sweep()
 
-        def keep() -> None:
+        def committed() -> None:
             self._stored, self.sweeping, self._last_row = slices, sweeping, last_row
             self.journal += marks
             over = self._changes.over[:-OVER_AT_ONCE]
@@ -143,18 +143,18 @@ class Marks:
                 None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
-                self._keep_pass(self._pass)
+                self._pass_committed(self._pass)
 
-        return keep, self._checksums(listed) - before
+        return committed, self._checksums(listed) - before
 
     def _checksums(self, fingerprints: Iterable[bytes]) -> int:
         """Return the sum of the checksums of their rows in `again`."""
-        asked = "SELECT crc FROM again WHERE fingerprint = ?"
-        rows = (self._database.execute(asked, (each,)).fetchone() for each in fingerprints)
+        query = "SELECT crc FROM again WHERE fingerprint = ?"
+        rows = (self._database.execute(query, (each,)).fetchone() for each in fingerprints)
         return sum(row[0] for row in rows if row)
 
-    def _keep_pass(self, current: Pass) -> None:
-        """Note what a commit has written of a pass, which may be complete now."""
+    def _pass_committed(self, current: Pass) -> None:
+        """Record what a commit has written of a pass, which may be complete now."""
         for slice_, index in current.part:
             slice_.dirty[index] = 0
         if len(current.part) == BLOCKS_AT_ONCE:
@@ -196,8 +196,8 @@ class Marks:
         """Return a fingerprint's date in `again` or `ages`; None if it is not there."""
         if table == "ages":
             return self._filter.ages.get(fingerprint)
-        held = self._filter.slices[-1].since if fingerprint in self.withheld else None
-        return self._filter.again.get(fingerprint, held)
+        since = self._filter.slices[-1].since if fingerprint in self.withheld else None
+        return self._filter.again.get(fingerprint, since)
 
     def _write_pass(self) -> None:
         """Write a part of the pass: the same as before if that commit has failed."""
@@ -215,10 +215,10 @@ class Marks:
 
         :returns: whether any were found, so that more may be left.
         """
-        ended = self._changes.over[-OVER_AT_ONCE:]
-        oldest, count = self._filter.slices[0].id, len(ended)
+        expired = self._changes.over[-OVER_AT_ONCE:]
+        oldest, count = self._filter.slices[0].id, len(expired)
         for table in ("again", "ages"):
-            gone = ((mark,) for mark in ended if self._date(table, mark) is None)
+            gone = ((mark,) for mark in expired if self._date(table, mark) is None)
             self._database.executemany(f"DELETE FROM {table} WHERE fingerprint = ?", gone)
         for table, key, over in (
             ("marks", "id", f"id <= {self._swept}"),

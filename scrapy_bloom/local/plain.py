@@ -1,4 +1,4 @@
-"""The filter of a crawl whose requests another scheduler keeps, in memory or in a JOBDIR."""
+"""The filter of a crawl whose requests another scheduler stores, in memory or in a JOBDIR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_bloom.crawl.identity import Identifier
 from scrapy_bloom.crawl.scrapy.crawler import is_inspection_command
 from scrapy_bloom.crawl.whose import writer_of
 from scrapy_bloom.local.job import Identity, Job, new_filter
-from scrapy_bloom.local.notes import FILTER
+from scrapy_bloom.local.metadata import FILTER
 from scrapy_bloom.local.scrapys import SCRAPYS_MARKS
 from scrapy_bloom.settings import Settings
 from scrapy_bloom.values import counted

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy.utils.misc import build_from_crawler
 
 from scrapy_bloom.crawl.history import START
-from scrapy_bloom.crawl.later import Holds, Waiting
+from scrapy_bloom.crawl.later import Pauses, Waiting
 from scrapy_bloom.crawl.scrapy.downloads import has_queues_by_slot, order_slots
 from scrapy_bloom.crawl.serialize import QueueKind, read_request
 from scrapy_bloom.errors import SettingError, StateError
 from scrapy_bloom.file import DamageError
 from scrapy_bloom.local.later import (
     LATER,
-    note_hold,
     read_waiting,
-    stored_holds,
+    record_pause,
+    stored_pauses,
     stored_requests,
     waiting_body,
 )
@@ -106,7 +106,7 @@ class Queues:
         self._dumps = classes.plain.dumps
         self.taken, self.size = Taken(0, b""), 0
         self._waiting: Waiting[int] = Waiting()
-        self._holds: Holds[str] = Holds()
+        self._pauses: Pauses[str] = Pauses()
         self._queue = build_from_crawler(
             classes.priority,
             crawler,
@@ -115,19 +115,19 @@ class Queues:
             startprios=_start_priorities(store, classes.priority),
             start_queue_cls=classes.start and _bucket_class(self, classes.start),
         )
-        self._hides = order_slots(self._queue, self._holds)
+        self._hides = order_slots(self._queue, self._pauses)
         later = store.find(LATER)
         waiting = 0 if later is None else store.waiting(later)
         if len(self._queue) + waiting != len(store):
             raise _other_queues(store)
 
     def read_waiting(self) -> None:
-        """Read what waits for a time, and which slots are left alone."""
+        """Read what waits for a time, and which slots are paused."""
         since = time.monotonic() - time.time()
         for each in stored_requests(self.store):
             self._waiting.push(since + each.date, each.row)
-        for slot, date in stored_holds(self.store.meta).items():
-            self._holds.hold(slot, since + date)
+        for slot, date in stored_pauses(self.store.meta).items():
+            self._pauses.pause(slot, since + date)
 
     def __len__(self) -> int:
         """Return how many requests are waiting."""
@@ -135,10 +135,10 @@ class Queues:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are waiting in slots that are not left alone, and for no time."""
+        """Whether requests are waiting in slots that are not paused, and for no time."""
         if not self._hides:
             return self.size > 0
-        return any(slot not in self._holds for slot in self._queue.pqueues)
+        return any(slot not in self._pauses for slot in self._queue.pqueues)
 
     @property
     def later(self) -> int:
@@ -158,10 +158,10 @@ class Queues:
         body = waiting_body(date, request.priority, body)
         row = self.store.push(self.store.queue(LATER, None), body)
         self._waiting.push(due, row)
-        return self._note_start(request, row)
+        return self._record_start(request, row)
 
-    def _note_start(self, request: Request, row: int) -> int:
-        """Note where a start request is now, or what a retry has made of one; return its row."""
+    def _record_start(self, request: Request, row: int) -> int:
+        """Record where a start request is now, or what a retry has made of one; return its row."""
         if start := request.meta.get(START):
             self.store.starts[start] = row
         return row
@@ -180,7 +180,7 @@ class Queues:
 
     def _push(self, request: Request) -> int:
         self._queue.push(request)
-        return self._note_start(request, self.taken.row)
+        return self._record_start(request, self.taken.row)
 
     def pop(self) -> tuple[Request, Taken] | None:
         """Take the next readable request.
@@ -192,7 +192,7 @@ class Queues:
         self.move_due()
         for _ in range(_POSTPONED):
             taken = self._pop()
-            if taken is None or not (until := self.held_until(taken[0])):
+            if taken is None or not (until := self.paused_until(taken[0])):
                 return taken
             try:
                 self.push(taken[0], until)
@@ -214,7 +214,7 @@ class Queues:
 
         Those that cannot be read stay stored.
         """
-        self._holds.drop_over()
+        self._pauses.drop_over()
         for row in self._waiting.pop_due(_MOVED):
             body = self.store.get(row)
             try:
@@ -226,26 +226,26 @@ class Queues:
             else:
                 self.store.delete(row)
 
-    # Slots that are left alone
+    # Slots that are paused
 
     @property
     def next_due(self) -> float:
         """When the next request or slot is due, by ``time.monotonic()``; infinite if none is."""
-        return min(self._waiting.next_due, self._holds.next_end)
+        return min(self._waiting.next_due, self._pauses.next_over)
 
     @property
-    def held(self) -> list[str]:
-        """The slots that are left alone now."""
-        return [slot for slot in self._holds if self._holds.until(slot)]
+    def paused(self) -> list[str]:
+        """The slots that are paused now."""
+        return [slot for slot in self._pauses if self._pauses.until(slot)]
 
-    def hold(self, slot: str, seconds: float) -> None:
-        """Leave a slot alone for so long."""
-        self._holds.hold(slot, time.monotonic() + seconds)
-        note_hold(self.store, slot, time.time() + self._holds[slot] - time.monotonic())
+    def pause(self, slot: str, seconds: float) -> None:
+        """Pause a slot for so long."""
+        self._pauses.pause(slot, time.monotonic() + seconds)
+        record_pause(self.store, slot, time.time() + self._pauses[slot] - time.monotonic())
 
-    def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request is left alone, 0 if it is not."""
-        return self._holds.until(self.slot_of(request)) if self._holds else 0.0
+    def paused_until(self, request: Request) -> float:
+        """Return until when the slot of a request is paused, 0 if it is not."""
+        return self._pauses.until(self.slot_of(request)) if self._pauses else 0.0
 
 
 class Bucket:

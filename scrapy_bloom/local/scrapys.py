@@ -13,7 +13,7 @@ from typing import Final
 SCRAPYS_QUEUE: Final = "requests.queue"
 SCRAPYS_MARKS: Final = "requests.seen"
 STATE: Final = "spider.state"
-"""Scrapy's file, and the key of our note with the spider's state at the last commit, pickled."""
+"""Scrapy's file, and the key of our entry with the spider's state at the last commit, pickled."""
 ACTIVE: Final = "active.json"
 """The file in Scrapy's queue that names the others to be read; written at a clean stop."""
 

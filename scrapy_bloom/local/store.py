@@ -1,17 +1,17 @@
-"""A crawl in one SQLite file: its filter, requests and notes. Each commit is one transaction.
+"""A crawl in one SQLite file: its filter, requests and metadata. Each commit is one transaction.
 
 A row of ``requests`` is a request that is not done: taking it from a queue writes nothing, and the
 row is deleted when it is done. At each commit, every page that the filter calls seen is done, has a
 row, is one of very many unparsed ones, or is listed in ``again``. So a kill leaves the state of
 the last commit, and nothing is lost.
 
-How marks are written is said in :mod:`~scrapy_bloom.local.marks`.
+How marks are written is documented in :mod:`~scrapy_bloom.local.marks`.
 
 Usage, in one thread, under a lock that keeps other processes out::
 
     store = Store(path, LocalFilter(capacity=1_000_000))  # on StateError, nothing has changed
     store.clean                    # whether the last run closed the file; true of a new file
-    store.meta["kind"]             # notes; what is changed here is written by the next commit
+    store.meta["kind"]             # metadata; what is changed here is written by the next commit
     store.filter.add(fingerprint)  # was it seen?
     queue = store.queue("0", None)     # the number of a queue, created if new
     row = store.push(queue, body)      # add a waiting request
@@ -36,17 +36,17 @@ from typing import Any, Final
 
 from scrapy_bloom import file
 from scrapy_bloom.crawl.backend import EACH
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import SettingError
 from scrapy_bloom.file import Counters, Value, crc
 from scrapy_bloom.filter.bloom import LocalFilter
 from scrapy_bloom.filter.slices import Changes
-from scrapy_bloom.filter.stored import StoredFilter, notes_of, read_filter
-from scrapy_bloom.local.failed import FailedList
-from scrapy_bloom.local.log import KEPT_BYTES, Log
+from scrapy_bloom.filter.stored import StoredFilter, metadata_of, read_filter
+from scrapy_bloom.local.failed import FailedPages
+from scrapy_bloom.local.log import TRUNCATED_BYTES, Log
 from scrapy_bloom.local.marks import Marks
-from scrapy_bloom.local.notes import RUNS, STORED, read_notes
+from scrapy_bloom.local.metadata import RUNS, STORED, read_metadata
 from scrapy_bloom.local.starts import Starts
 from scrapy_bloom.local.transactions import Transactions
 from scrapy_bloom.values import encodable, write_span
@@ -70,7 +70,7 @@ _AT_ONCE: Final = 1000
 _PRAGMAS: Final = (
     "journal_mode = WAL",
     "wal_autocheckpoint = 0",  # see Log
-    f"journal_size_limit = {KEPT_BYTES}",
+    f"journal_size_limit = {TRUNCATED_BYTES}",
     "cache_size = -16000",  # kB
     "secure_delete = OFF",  # ON would overwrite deleted content
 )
@@ -117,7 +117,7 @@ class Store:
         failed: the failed list.
         starts: start requests that are not filtered.
         log: SQLite's, beside the file.
-        meta: notes; what is changed in it is written by the next commit.
+        meta: metadata; what is changed in it is written by the next commit.
         stored_meta: those of the last one.
         clean: whether the last run closed the file.
         queues: by number, the queues with requests that are not done at the last commit, or now.
@@ -138,8 +138,8 @@ class Store:
         if reading is not None:
             self._database = reading
             self._read(reading, file.read_counters(reading))
-            notes = self.meta or notes_of(LocalFilter())  # of a run killed before its first commit
-            self.stored = StoredFilter(reading, notes, time.time())
+            meta = self.meta or metadata_of(LocalFilter())  # of one killed before its first commit
+            self.stored = StoredFilter(reading, meta, time.time())
             self._read_lists()
             return
         if not path.exists():
@@ -161,7 +161,7 @@ class Store:
 
     def _read_lists(self) -> None:
         self.starts = Starts(self._database)
-        self.failed = FailedList(self._database, self.meta.get(RUNS, 0) + 1)
+        self.failed = FailedPages(self._database, self.meta.get(RUNS, 0) + 1)
 
     def __len__(self) -> int:
         """Return how many requests are not done."""
@@ -235,15 +235,15 @@ class Store:
         self._size -= 1
         self._touched.add(number)
 
-    def fail(self, row: int, failed: Failed) -> bool:
+    def fail(self, row: int, failed: FailedPage) -> bool:
         """Move a request to what has failed or is unparsed, where its row identifies it, too.
 
-        :returns: whether it is kept: see :meth:`FailedList.add`.
+        :returns: whether it is stored: see :meth:`FailedPages.add`.
         """
         self.delete(row)
         return self.failed.add(row, failed)
 
-    def fail_astray(self) -> None:
+    def fail_redirected(self) -> None:
         """Let what was redirected to seen pages fail if these have failed; commit that.
 
         :raises sqlite3.Error: as :meth:`commit` does.
@@ -253,9 +253,9 @@ class Store:
         self.commit()
         marks = self.failed.led_to()
         while marks:
-            lost = {mark for mark in marks if mark not in self.filter}  # nobody has them since
+            forgotten = {mark for mark in marks if mark not in self.filter}  # nobody has them since
             marks = set[bytes]()
-            for count, id_ in enumerate(self.failed.leading_to(lost), 1):
+            for count, id_ in enumerate(self.failed.leading_to(forgotten), 1):
                 marks.update(way := self.failed.let_fail(id_))
                 self.filter.forget_many(way)
                 if count % _AT_ONCE == 0:
@@ -271,8 +271,8 @@ class Store:
         """
         low, high = number << NUMBER_BITS, (number + 1) << NUMBER_BITS
         order = "DESC" if newest else "ASC"
-        asked = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"
-        committed = (row for (row,) in self._database.execute(asked, (low, high)))
+        query = f"SELECT id FROM requests WHERE id > ? AND id < ? ORDER BY id {order}"
+        committed = (row for (row,) in self._database.execute(query, (low, high)))
         new = self.queues[number].new
         rows = chain(reversed(new), committed) if newest else chain(committed, new)
         return (row for row in rows if row not in self._taken and row not in self._gone)
@@ -286,8 +286,8 @@ class Store:
         queue = self.queues.get(row >> NUMBER_BITS)
         if queue is None or row in self._gone or row in queue.new:
             return queue is not None and row in queue.new
-        asked = "SELECT 1 FROM requests WHERE id = ?"
-        return self._database.execute(asked, (row,)).fetchone() is not None
+        query = "SELECT 1 FROM requests WHERE id = ?"
+        return self._database.execute(query, (row,)).fetchone() is not None
 
     def get(self, row: int) -> bytes | None:
         """Return a waiting request, None if it does not match its checksum.
@@ -296,8 +296,8 @@ class Store:
         """
         if (body := self.queues[row >> NUMBER_BITS].new.get(row)) is not None:
             return body
-        asked = "SELECT body, crc FROM requests WHERE id = ?"
-        stored = self._database.execute(asked, (row,)).fetchone()
+        query = "SELECT body, crc FROM requests WHERE id = ?"
+        stored = self._database.execute(query, (row,)).fetchone()
         if stored is None:
             raise file.DamageError("a request is missing")
         body, checksum = stored
@@ -309,10 +309,10 @@ class Store:
     def dirty(self) -> bool:
         """Whether there is something to commit."""
         parts = self.marks.changed, self.failed.changed, self.starts.changed
-        return bool(self._touched or any(parts) or self._new_notes())
+        return bool(self._touched or any(parts) or self._new_metadata())
 
-    def _new_notes(self) -> dict[str, Value]:
-        """Return the notes that have changed since the last commit."""
+    def _new_metadata(self) -> dict[str, Value]:
+        """Return the metadata that has changed since the last commit."""
         stored = self.stored_meta
         return {key: value for key, value in self.meta.items() if stored.get(key) != value}
 
@@ -356,7 +356,7 @@ class Store:
     # Opening
 
     def _read(self, database: sqlite3.Connection, counters: Counters) -> None:
-        self.meta = read_notes(database)
+        self.meta = read_metadata(database)
         self.stored_meta = dict(self.meta)
         self.clean = bool(counters.clean)
         self._request = counters.request
@@ -385,16 +385,16 @@ class Store:
         self.meta[STORED] = self._size
         with self._transaction(clean, sync=sync) as change:
             change(self._write_requests())
-            file.put(self._database, "meta", self._new_notes().items())
-            keep_marks, by_marks = self.marks.write()
+            file.put(self._database, "meta", self._new_metadata().items())
+            marks_committed, by_marks = self.marks.write()
             change(by_marks)
-            keep_failed, by_failed = self.failed.write()
+            failed_committed, by_failed = self.failed.write()
             change(by_failed)
-            keep_starts = self.starts.write()
-        self._keep()
-        keep_marks()
-        keep_failed()
-        keep_starts()
+            starts_committed = self.starts.write()
+        self._committed()
+        marks_committed()
+        failed_committed()
+        starts_committed()
         self.log.checkpoint_if_due(self._transactions.commits)
 
     def _transaction(
@@ -431,7 +431,7 @@ class Store:
                 change -= file.crc(*row)
         return change
 
-    def _keep(self) -> None:
+    def _committed(self) -> None:
         """Drop the changes that are committed."""
         for number in self._touched:
             queue = self.queues[number]
@@ -462,15 +462,15 @@ def _span(window: float | None) -> str | None:
 
 def sizes_in(database: sqlite3.Connection) -> dict[int, int]:
     """Return how many requests the queues have that are not done, by their numbers."""
-    asked = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
-    return dict(database.execute(asked, (NUMBER_BITS,)))
+    query = "SELECT id >> ?, count(*) FROM requests GROUP BY 1"
+    return dict(database.execute(query, (NUMBER_BITS,)))
 
 
 def count_in(database: sqlite3.Connection, queue: int) -> int:
     """Return how many requests a queue has that are not done."""
-    asked = "SELECT count(*) FROM requests WHERE id >= ? AND id < ?"
+    query = "SELECT count(*) FROM requests WHERE id >= ? AND id < ?"
     between = queue << NUMBER_BITS, queue + 1 << NUMBER_BITS
-    return int(database.execute(asked, between).fetchone()[0])
+    return int(database.execute(query, between).fetchone()[0])
 
 
 def _check_pages(path: Path, database: sqlite3.Connection) -> None:
@@ -491,7 +491,7 @@ def _read_filter(
     meta: dict[str, Any],
     fresh: LocalFilter | None,
 ) -> tuple[LocalFilter, int]:
-    """Return the filter, whose notes are noted, and how many marks the journal has."""
+    """Return the filter, whose metadata is recorded, and how many marks the journal has."""
     if "secret" not in meta and not file.read_counters(database).commits:
         filter_, journal = LocalFilter() if fresh is None else fresh, 0
     else:
@@ -500,7 +500,7 @@ def _read_filter(
         journal = read_filter(filter_, database, meta)
         if fresh is not None:
             _check_window(path, meta, window)
-    meta.update(notes_of(filter_))
+    meta.update(metadata_of(filter_))
     return filter_, journal
 
 

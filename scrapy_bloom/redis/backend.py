@@ -27,8 +27,8 @@ from scrapy_bloom.crawl.scrapy.loop import run_beside
 from scrapy_bloom.crawl.serialize import QueueKind, Unstorable
 from scrapy_bloom.errors import BackendError, BloomError
 from scrapy_bloom.redis import upkeep
+from scrapy_bloom.redis.failed import FailedRows
 from scrapy_bloom.redis.hang import Hang
-from scrapy_bloom.redis.listing import Listing
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.pacing import Pacing
 from scrapy_bloom.redis.packing import Packing, Refused
@@ -74,14 +74,14 @@ class RedisBackend(Backend):
         self._report, self._engine = report, engine
         self._identifier, self._start_of = crawl.identifier, crawl.start_of
         self._queue, self._worker, self._packing = queue, queue.worker, packing
-        self._waits = crawl.settings[ON_BACKEND_ERROR] != "close"
+        self._waits_for_server = crawl.settings[ON_BACKEND_ERROR] != "close"
         self._downloads = Downloads(crawler)
         self._in_flight = crawl.in_flight
         self._turns = Turns(engine, self._downloads, report)
         most = max(1, crawler.settings.getint("CONCURRENT_REQUESTS"))
         self._pacing = Pacing(self._turns, self._in_flight, most)
         self._starts = StartRunner(engine, crawl.spider)
-        self._listing = Listing(
+        self._failed_rows = FailedRows(
             *(self._worker, crawl.spider, packing, self._turns, crawl.identifier)
         )
         # Marks of requests that wait in memory, and since when: Redis has none of them.
@@ -89,19 +89,19 @@ class RedisBackend(Backend):
         self._window = crawl.settings[WINDOW] or inf
         self._forgetting: Counter[bytes] = Counter()  # marks that the server has yet to forget
         self._idle_since, self._wait_logged, self.exchange_at = inf, -inf, 0.0
-        self._seen = 0  # links that were dropped, as far as calls have said so
+        self._seen = 0  # links that were dropped, as far as calls have sent that
         self._stopped = self._over = False
         report_crawl(report, crawl.identifier, queue)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         crawler.signals.connect(self._reached, signal=signals.request_reached_downloader)
-        self._hang = Hang(queue.link, self._worker, self._in_flight, self._listing)
+        self._hang = Hang(queue.link, self._worker, self._in_flight, self._failed_rows)
         engine.before_closing(self._let_pipelines_block)
 
     @classmethod
     async def open(cls, crawl: Crawl, kind: QueueKind) -> RedisBackend:
         """Open a crawl in Redis, once the server can be used.
 
-        :raises BloomError: if the crawl cannot be kept as configured.
+        :raises BloomError: if the crawl cannot be stored as configured.
         """
         packing = Packing()
         queue = await queue_of(crawl.crawler, crawl.identifier, crawl.report, kind)
@@ -130,7 +130,9 @@ class RedisBackend(Backend):
             if len(body) > LARGEST:
                 raise ValueError(f"it has {len(body):,} bytes, and the most are {LARGEST:,}")
         except Exception as error:
-            raise Unstorable(error, request, self._packing.write) from error  # Redis is not told
+            raise Unstorable(
+                error, request, self._packing.write
+            ) from error  # Redis does not get it
         op, slot = "p" if mark is None else "f", self._turns.slot_for(request)
         entry = Entry(
             op, mark, body, request.priority, max_age, slot=slot, due=not_before, start=start
@@ -186,7 +188,7 @@ class RedisBackend(Backend):
         while (taken := self._turns.pop()) is not None:
             try:
                 if taken.strayed:
-                    taken.body = self._listing.once_more(taken.body)
+                    taken.body = self._failed_rows.once_more(taken.body)
                 request = self._packing.request(taken.body, self._spider)
             except Exception as error:  # third-party code and data
                 self._queue.refuse(taken)
@@ -212,9 +214,9 @@ class RedisBackend(Backend):
         if taken is None:
             self._queue.next_call.not_kept += 1
             return True
-        failing = self._listing.row(taken, reason, way, start)
-        self._queue.fail(taken, failing)
-        return failing.failed.unparsed
+        row = self._failed_rows.row(taken, reason, way, start)
+        self._queue.fail(taken, row)
+        return row.failed.unparsed
 
     def account(self) -> Account:
         counts, here = self._worker.counts, len(self._queue.taken)
@@ -227,27 +229,27 @@ class RedisBackend(Backend):
             not_kept=counts.not_kept,
         )
 
-    def note_ended(self, count: int) -> None:
+    def record_ended(self, count: int) -> None:
         """Collect turns that were not used, and requests that go back, for the next call."""
-        self._pacing.note_ended(count)
+        self._pacing.record_ended(count)
         self._turns.end()
         if self._turns.is_urgent:
             self._urge()
-        for taken in self._turns.take_unused():
+        for taken in self._turns.pop_unused():
             self._queue.give_back_turn(taken)
-        for taken in self._turns.take_returning():
-            self._queue.put_back(taken)
+        for taken in self._turns.pop_requeued():
+            self._queue.requeue(taken)
         self._look_if_low()
 
     # Download slots
 
-    def hold(self, request: Request, seconds: float) -> None:
-        """Have all workers leave the slot of a request alone."""
-        self._queue.next_call.holds.update(self._turns.hold(request, seconds))
+    def pause_host(self, request: Request, seconds: float) -> None:
+        """Have all workers pause the slot of a request."""
+        self._queue.next_call.pauses.update(self._turns.pause_host(request, seconds))
         self._soon(self._pacing.until_urgent())
 
-    def held_until(self, request: Request) -> float:
-        return self._turns.held_until(request)
+    def paused_until(self, request: Request) -> float:
+        return self._turns.paused_until(request)
 
     def _reached(self, request: Request) -> None:
         self._turns.reach(request)
@@ -262,7 +264,7 @@ class RedisBackend(Backend):
 
     def _urge(self) -> None:
         """Have the next call set turns which would be wasted, and take requests for them."""
-        self._pacing.note_pushed()
+        self._pacing.record_pushed()
         self._soon(self._pacing.until_urgent())
 
     def _look_if_low(self) -> None:
@@ -272,8 +274,8 @@ class RedisBackend(Backend):
     # Calls
 
     @property
-    def unsaid(self) -> int:
-        return self._queue.unsaid
+    def unwritten(self) -> int:
+        return self._queue.unwritten
 
     @property
     def dirty(self) -> bool:
@@ -283,14 +285,13 @@ class RedisBackend(Backend):
         """Make a call if there is anything to send, to take or to look for."""
         self.exchange_at = inf
         want = 0 if self._stopped else self._pacing.want()
-        self._queue.next_call.paces.update(self._turns.take_paces())
+        self._queue.next_call.paces.update(self._turns.pop_paces())
         self._queue.next_call.seen += self._report.seen - self._seen
         self._seen = self._report.seen
         through = self._engine.has_started and not self._starts.running
         call = self._queue.prepare(
             want,
-            look=in_memory
-            or not (busy or self._has_more),  # for what others have made and leave alone
+            look=in_memory or not (busy or self._has_more),  # for what others have made
             default=self._downloads.default,
             busy=self._turns.busy,
             slack=self._turns.slack,
@@ -337,19 +338,19 @@ class RedisBackend(Backend):
         """Apply the answer to a call, and deliver the verdicts."""
         for entry, seen in self._queue.settle(call, answer):
             if not (seen or entry.op == "x"):
-                self._pacing.note_pushed()
+                self._pacing.record_pushed()
             entry.source.callback(seen)
         if answer.void:
             # Pages in flight go on, but are not reported: others may have them.
-            void = self._turns.take_all()
-            self._queue.next_call.holds.update(self._turns.holds)
+            void = self._turns.pop_all()
+            self._queue.next_call.pauses.update(self._turns.pauses)
             if answer.start_over:
                 self._turns.start_over()
                 self._start_over(void)
             return
         self._turns.add(answer.taken)
-        self._turns.heed(answer.held)
-        self._pacing.note_called(call, answer)
+        self._turns.heed(answer.pauses)
+        self._pacing.record_call(call, answer)
 
     def _start_over(self, void: Iterable[Taken]) -> None:
         """Offer again what the server may have lost, forget what is in no server, run ``start()``.
@@ -364,7 +365,7 @@ class RedisBackend(Backend):
         self._starts.run()
 
     def _fail(self, error: BloomError) -> None:
-        if isinstance(error, BackendError) and error.temporary and self._waits:
+        if isinstance(error, BackendError) and error.temporary and self._waits_for_server:
             return  # the worker logs it and retries
         self.give_up(error)
 
@@ -376,8 +377,8 @@ class RedisBackend(Backend):
     def stop(self) -> None:
         self._stopped = True
         self._starts.stop()
-        for taken in reversed(self._turns.take_all()):
-            self._queue.put_back(taken)
+        for taken in reversed(self._turns.pop_all()):
+            self._queue.requeue(taken)
 
     async def close(self) -> bool:
         """Put back what is not done, and release the lease."""
@@ -398,7 +399,7 @@ class RedisBackend(Backend):
 
     def pending(self) -> bool:
         here = len(self._turns) or self._starts.running or self._queue.has_work
-        return bool(here or (self._worker.counts.waiting and not self._pacing.rests))
+        return bool(here or (self._worker.counts.waiting and not self._pacing.is_idle))
 
     @property
     def over(self) -> bool:
@@ -410,10 +411,10 @@ class RedisBackend(Backend):
             return max(self._turns.next_start, time.monotonic() + upkeep.RETRY)
         return self._turns.next_start
 
-    def resting(self) -> tuple[int, float]:
-        return self._worker.counts.waiting, self._pacing.next_turn if self._pacing.rests else 0.0
+    def idle_until(self) -> tuple[int, float]:
+        return self._worker.counts.waiting, self._pacing.next_turn if self._pacing.is_idle else 0.0
 
-    def note_idle(self) -> None:
+    def record_idle(self) -> None:
         """Look for requests, and log if others have had them for longer than most pages take."""
         self._soon(self._pacing.until_look())
         now, taken = time.monotonic(), self._worker.counts.taken

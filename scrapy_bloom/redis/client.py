@@ -95,7 +95,7 @@ _TRUE: Final = ("1", "true", "yes", "on")
 _SCHEMES: Final = ("redis", "rediss", "unix", "sentinel")
 _REQUESTS: Final = ("_queue", "_failed", "_workers")
 _PARTS: Final = {
-    "ask": ("_bits",),
+    "contains": ("_bits",),
     "call": (*_REQUESTS, "_take", "_bits", "_marks"),
     "mark": ("_bits", "_marks"),
     "resign": (*_REQUESTS, "_bits", "_marks"),

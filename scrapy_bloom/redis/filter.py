@@ -1,4 +1,4 @@
-"""A Bloom filter in Redis that any number of workers share. The requests are kept elsewhere."""
+"""A Bloom filter in Redis that any number of workers share. The requests are stored elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
 from scrapy_bloom.redis.wire import Call
-from scrapy_bloom.redis.worker import KNOWN, Surprise, Worker, ask, delete
+from scrapy_bloom.redis.worker import KNOWN, Surprise, Worker, contains_many, delete
 from scrapy_bloom.settings import ON_BACKEND_ERROR, REDIS_KEY, REDIS_TIMEOUT
 from scrapy_bloom.values import (
     DEFAULT_CAPACITY,
@@ -156,13 +156,13 @@ class RedisFilter:
             this batch that were granted are still called new when they are added again.
         :raises FilterLostError: if a user has deleted the filter.
         """
-        asked = list(fingerprints)
-        unknown = [mark for mark in dict.fromkeys(asked) if not self.worker.knows(mark)]
+        given = list(fingerprints)
+        unknown = [mark for mark in dict.fromkeys(given) if not self.worker.knows(mark)]
         seen = self._mark(unknown)
         # Only from here on do the verdicts reach their caller.
         self.worker.learn(unknown)
         # Of equal fingerprints, the first gets the verdict, and the others are seen.
-        return [seen.pop(mark, True) for mark in asked]
+        return [seen.pop(mark, True) for mark in given]
 
     def push(self, call: Call) -> Sequence[tuple[Entry, bool]]:
         """Make a call that marks pages, and pushes the requests of those that are new.
@@ -211,12 +211,12 @@ class RedisFilter:
         def look(batch: list[bytes]) -> list[bool]:
             worker = self.worker
             return self._surely(
-                lambda: ask(self.link, self._key, worker.epoch, worker.probe, batch)
+                lambda: contains_many(self.link, self._key, worker.epoch, worker.probe, batch)
             )[0]
 
-        asked = list(fingerprints)
-        seen = dict(self._each([mark for mark in asked if not self.worker.knows(mark)], look))
-        return [seen.get(mark, False) or self.worker.knows(mark) for mark in asked]
+        given = list(fingerprints)
+        seen = dict(self._each([mark for mark in given if not self.worker.knows(mark)], look))
+        return [seen.get(mark, False) or self.worker.knows(mark) for mark in given]
 
     def forget(self, fingerprint: bytes) -> bool:
         """Make a fingerprint new again; return whether it was there.
@@ -234,12 +234,12 @@ class RedisFilter:
 
         :raises BloomError: as :meth:`forget` does.
         """
-        asked = list(fingerprints)
-        different = [*dict.fromkeys(asked)]
-        seen = dict(self._each(different, partial(self._say, "x", None), "close"))
+        given = list(fingerprints)
+        different = [*dict.fromkeys(given)]
+        seen = dict(self._each(different, partial(self._call_with, "x", None), "close"))
         self.worker.known.clear()
         self._owed.difference_update(different)
-        return [seen.pop(mark, False) for mark in asked]
+        return [seen.pop(mark, False) for mark in given]
 
     def info(self) -> FilterInfo:
         """Return the state of the filter now.
@@ -285,7 +285,7 @@ class RedisFilter:
         self.worker.known.clear()
         self.worker.leave()
         own = {self.worker.name}
-        leases = delete(self.link, self._key, own, note=False)
+        leases = delete(self.link, self._key, own, block=False)
         if leases:
             logger.info(
                 "%s: waiting for the lease of worker %s to end, at most %.0f s.",
@@ -293,7 +293,7 @@ class RedisFilter:
             )
         while leases:
             time.sleep(_LOOK)
-            left = delete(self.link, self._key, own, note=False)
+            left = delete(self.link, self._key, own, block=False)
             if any(seconds > leases.get(name, 0) for name, seconds in left.items()):
                 return False  # that worker lives, or has just arrived
             leases = left
@@ -319,7 +319,7 @@ class RedisFilter:
     def _mark(self, fingerprints: list[bytes], max_age: float | None = None) -> dict[bytes, bool]:
         answers: dict[bytes, bool] = {}
         try:
-            answers.update(self._each(fingerprints, partial(self._say, "m", max_age)))
+            answers.update(self._each(fingerprints, partial(self._call_with, "m", max_age)))
         except BackendError:
             self._owed.update(mark for mark in fingerprints if not answers.get(mark))
             raise
@@ -332,7 +332,7 @@ class RedisFilter:
     def _each(
         self,
         fingerprints: list[bytes],
-        ask: Callable[[list[bytes]], list[bool]],
+        act: Callable[[list[bytes]], list[bool]],
         policy: str | None = None,
     ) -> Iterator[tuple[bytes, bool]]:
         """Ask about fingerprints in batches, and yield the answers.
@@ -343,13 +343,13 @@ class RedisFilter:
         for start in range(0, len(fingerprints), BATCH):
             batch = fingerprints[start : start + BATCH]
             try:
-                yield from zip(batch, ask(batch), strict=True)
+                yield from zip(batch, act(batch), strict=True)
             except BackendError:
                 if (policy or self._policy) == "close":
                     raise
                 return
 
-    def _say(self, op: str, max_age: float | None, batch: list[bytes]) -> list[bool]:
+    def _call_with(self, op: str, max_age: float | None, batch: list[bytes]) -> list[bool]:
         """Call with an entry per fingerprint; return what was there."""
         call = Call([Entry(op, mark, max_age=max_age) for mark in batch])
         self._finish_other(call)
@@ -391,11 +391,11 @@ class RedisFilter:
 
         :raises FilterLostError: if a user has deleted it.
         """
-        lost = self.worker.reopen(surprise)
+        loss = self.worker.reopen(surprise)
         self._surprises += 1
-        if lost:
+        if loss:
             logger.warning(
                 "%s: %s. This worker continues with what the server has: pages may be fetched"
                 " again.",
-                *(self.worker.place, lost),
+                *(self.worker.place, loss),
             )

@@ -1,6 +1,6 @@
 """The keys of slices, which are made before a slice is used and freed when it is over.
 
-A key takes the server some 3 ms, and a script that makes or frees hundreds would hold up all
+A key takes the server some 3 ms, and a script that makes or frees hundreds would block all
 workers. So each of these functions runs one short script after another; between any two of them
 the header says which keys there are. Workers may do so at the same time.
 """
@@ -17,7 +17,7 @@ from scrapy_bloom.redis.plan import Plan, SliceRow, geometry, read_slices
 
 
 class _Left(NamedTuple):
-    """What is left to do: keys to make, keys to free, and the kind of a slice that nobody has told.
+    """What is left to do: keys to make, keys to free, and the kind of a slice not yet named.
 
     `slices` are those that there are.
     """
@@ -29,7 +29,7 @@ class _Left(NamedTuple):
 
 
 def following(plan: Plan, slices: Sequence[SliceRow], kind: str) -> str:
-    """Return the slice that is to follow others, as ``upkeep.lua`` is told.
+    """Return the slice that is to follow others, as ``upkeep.lua`` expects it.
 
     :param kind: ``due`` if it begins a generation, ``full`` if the newest one is full; ``new`` if
         none is needed, because the newest one still lacks keys.
@@ -40,14 +40,14 @@ def following(plan: Plan, slices: Sequence[SliceRow], kind: str) -> str:
     return f"{geometry(spec)}:{slices[-1].number + 1}"
 
 
-def make_keys(link: Link, key: str, epoch: str, told: str = "") -> None:
+def make_keys(link: Link, key: str, epoch: str, next_slice: str = "") -> None:
     """Make all keys of the slice that needs some.
 
-    :param told: as :func:`following` returns it.
+    :param next_slice: as :func:`following` returns it.
     :raises BackendError: if there was no answer, or if the server is full.
     """
-    while _step(link, key, epoch, told).to_make:
-        told = ""
+    while _step(link, key, epoch, next_slice).to_make:
+        next_slice = ""
 
 
 def free_keys(link: Link, key: str) -> Iterator[int]:
@@ -67,18 +67,20 @@ def tend(link: Link, key: str, epoch: str, plan: Plan) -> bool:
     :returns: whether nothing is left to do.
     :raises BackendError: if there was no answer.
     """
-    told, ends = "", time.monotonic() + upkeep.TENDED
+    next_slice, until = "", time.monotonic() + upkeep.TENDED
     while True:
         began = time.monotonic()
-        left = _step(link, key, epoch, told)
-        told = following(plan, read_slices(left.slices), left.kind) if left.kind else ""
+        left = _step(link, key, epoch, next_slice)
+        next_slice = following(plan, read_slices(left.slices), left.kind) if left.kind else ""
         now = time.monotonic()
-        if not (told or left.to_make or left.to_free):
+        if not (next_slice or left.to_make or left.to_free):
             return True
-        if now > ends or not link.pause(now - began):
+        if now > until or not link.pause(now - began):
             return False
 
 
-def _step(link: Link, key: str, epoch: str = "", told: str = "", *, probe: bool = False) -> _Left:
-    _, to_make, to_free, slices, kind = link.run("upkeep", key, epoch, told, probe=probe)
+def _step(
+    link: Link, key: str, epoch: str = "", next_slice: str = "", *, probe: bool = False
+) -> _Left:
+    _, to_make, to_free, slices, kind = link.run("upkeep", key, epoch, next_slice, probe=probe)
     return _Left(int(to_make), int(to_free), slices, kind.decode())

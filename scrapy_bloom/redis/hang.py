@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from scrapy_bloom.crawl.in_flight import InFlight
+    from scrapy_bloom.redis.failed import FailedRows
     from scrapy_bloom.redis.link import Link
-    from scrapy_bloom.redis.listing import Listing
-    from scrapy_bloom.redis.wire import Failing
+    from scrapy_bloom.redis.wire import NewFailedRow
     from scrapy_bloom.redis.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -30,15 +30,17 @@ class Hang:
 
     :param worker: whose lease it is.
     :param in_flight: knows the page whose callback is running.
-    :param listing: says what to list of that.
+    :param failed_rows: says what to list of that.
 
     Attributes:
         pulse: of the event loop. If that is blocked for :data:`upkeep.BLOCKED`, this worker gives
             up its lease. None if it may be blocked for as long as it likes.
     """
 
-    def __init__(self, link: Link, worker: Worker, in_flight: InFlight, listing: Listing) -> None:
-        self._worker, self._in_flight, self._listing = worker, in_flight, listing
+    def __init__(
+        self, link: Link, worker: Worker, in_flight: InFlight, failed_rows: FailedRows
+    ) -> None:
+        self._worker, self._in_flight, self._failed_rows = worker, in_flight, failed_rows
         self.pulse: Pulse | None = Pulse()
         link.start_heartbeats(self.keep_alive)
 
@@ -55,9 +57,9 @@ class Hang:
             self._worker.keep_alive()
         elif self._worker.renewed > -inf:
             stack = pulse.stack()
-            failing = self._failing(stack)
-            self._worker.resign(failing)
-            by = "an unknown page" if failing is None else failing.failed.kind
+            row = self._failed_row(stack)
+            self._worker.resign(row)
+            by = "an unknown page" if row is None else row.failed.kind
             where = "".join(traceback.format_stack(stack[0])) if stack else ""
             logger.warning(
                 "%s: this worker gives up its lease, because its event loop has been blocked for"
@@ -65,11 +67,11 @@ class Hang:
                 *(self._worker.place, seconds, by, where),
             )
 
-    def _failing(self, stack: list[FrameType]) -> Failing | None:
+    def _failed_row(self, stack: list[FrameType]) -> NewFailedRow | None:
         """Return what to list of the page whose callback is on a stack; None if none is known."""
         found = self._in_flight.running(stack)
         if found is None or found[0].taken is None:  # only in memory: there is no row to list
             return None
         page, place = found
         reason = Reason(f"blocked for {upkeep.BLOCKED / 60:.0f} min in {place}")
-        return self._listing.row(page.taken, reason, page.way, page.start)
+        return self._failed_rows.row(page.taken, reason, page.way, page.start)

@@ -12,7 +12,7 @@ from scrapy_bloom.filter.info import FilterInfo
 from scrapy_bloom.redis.plan import Plan, SliceRow, read_slices
 
 PROGRAM: Final = b"scrapy-bloom"
-FORMAT: Final = b"11"
+FORMAT: Final = b"12"
 
 _COUNTED: Final = ("waiting", "taken", "failed", "unparsed", "forgotten")
 _PAGES: Final = ("done", "not_kept", "seen")
@@ -37,9 +37,9 @@ class Counts(NamedTuple):
         later: how many of those that wait may not be sent yet.
         workers: that hold a lease; 0 as long as nobody has looked, as with the others that follow.
         hosts: download slots with requests that need not wait for a time.
-        held: download slots that are left alone.
+        paused: download slots that are paused.
         done: pages that are done.
-        not_kept: pages that are unparsed and were not kept.
+        not_kept: pages that are unparsed and were not stored.
         seen: links that were dropped, because they led to such pages. No call tells.
         more: 1 if requests on the failed list will be put back before the crawl is over, else 0.
     """
@@ -52,7 +52,7 @@ class Counts(NamedTuple):
     later: int = 0
     workers: int = 0
     hosts: int = 0
-    held: int = 0
+    paused: int = 0
     done: int = 0
     not_kept: int = 0
     seen: int = 0
@@ -71,7 +71,7 @@ class State:
         counts: of requests, when the last script had ended.
         leases: of workers, in how many seconds each ends, negative if it has ended.
         dead: the other workers, each since when.
-        heard: when a worker was last heard, in seconds since 1970; 0 if none ever was.
+        last_contact: when a worker last called, in seconds since 1970; 0 if none ever was.
         through: whether a worker has left with all stored that ``start()`` yields, and none has
             come since.
         secret: the key of its probes.
@@ -83,7 +83,7 @@ class State:
     counts: Counts
     leases: Mapping[str, float]
     dead: Mapping[str, float]
-    heard: float
+    last_contact: float
     through: bool
     secret: bytes = field(repr=False)
 
@@ -103,12 +103,12 @@ class State:
         workers = {name[2:]: row for name, row in found.items() if name[:2] == "w:"}
         dead = {name: time for name, (is_dead, time) in workers.items() if is_dead}
         leases = {name: time - now for name, (is_dead, time) in workers.items() if not is_dead}
-        ended = now - plan.window * 9 / 8 if plan.window else -inf
+        oldest = now - plan.window * 9 / 8 if plan.window else -inf
         newest = slices[-1]
-        live = [row for row in slices if row.since > ended] or [
+        live = [row for row in slices if row.since > oldest] or [
             newest._replace(number=newest.number + 1, since=now, items=0, again=0)
         ]
-        last = found["heard"], found["through"]
+        last = found["last_contact"], found["through"]
         return cls(found["epoch"], plan, live, counts, leases, dead, *last, secret)
 
     @property
@@ -143,7 +143,7 @@ def check_format(program: bytes, number: bytes, place: str) -> None:
 def _read_fields(header: Mapping[str, bytes], place: str) -> dict[str, Any]:
     """Return what the fields of a header say: see :meth:`State.read`."""
     found: dict[str, Any] = dict.fromkeys((*_COUNTED, *_PAGES), 0)
-    found |= {"heard": 0.0, "through": False}
+    found |= {"last_contact": 0.0, "through": False}
     name = ""
     try:
         for name in {**dict.fromkeys(_NEEDED), **header}:
@@ -195,7 +195,7 @@ _READS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "first": lambda value: read_slices(value + b":0:0:0:0"),
     "window": float,
     "epoch": bytes.decode,
-    "heard": float,
+    "last_contact": float,
     "through": bool,
     "w:": _read_worker,
 }

@@ -50,7 +50,7 @@ class Link:
         self._server, self._works = server, False
         self._denied_since = inf  # when it began to refuse the password
         self._scripts: dict[str, Any] = {}
-        self._failing = threading.Lock()  # heartbeats fail in a thread of their own
+        self._outage_lock = threading.Lock()  # heartbeats fail in a thread of their own
         self._reported, self._warned = ("", float("-inf")), False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,7 +130,7 @@ class Link:
             # A name, a balancer or the Sentinels may lead to another server by now.
             for client in (self.client, self._patient):
                 client.connection_pool.disconnect(inuse_connections=False)
-        with self._failing:
+        with self._outage_lock:
             now, begins = time.monotonic(), self.usable.is_set()
             if isinstance(cause, redis.AuthenticationError):
                 self._denied_since = min(now, self._denied_since)

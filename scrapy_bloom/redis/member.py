@@ -75,7 +75,7 @@ class Taken:
         start: when it may be sent, by ``time.monotonic()``.
         delay: seconds until the next request of its slot, before jitter; 0 if it is not paced.
         jitter: by how much the delay varies, as a share of it.
-        listed: whether a worker has told this pace; else it is the default one.
+        listed: whether a worker has sent this pace; else it is the default one.
         slack: seconds that its turn lasts.
         reached: whether it has reached the downloader in its turn.
         void: whether others have it, since this worker has missed its lease.

@@ -7,7 +7,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from scrapy_bloom.crawl.later import REST
+from scrapy_bloom.crawl.later import IDLE_AFTER
 from scrapy_bloom.redis.header import Counts
 from scrapy_bloom.redis.upkeep import ACTIVE_POLL, GATHER, PATIENT, POLL, SLOWEST_POLL
 
@@ -39,17 +39,17 @@ class Pacing:
         # Slots of which this worker had enough: they may be served earlier than that.
         self._passed_over = False
 
-    def note_ended(self, count: int) -> None:
-        """Record that pages have ended: see :meth:`Backend.note_ended`."""
+    def record_ended(self, count: int) -> None:
+        """Record that pages have ended: see :meth:`Backend.record_ended`."""
         self._ended.extend([time.monotonic()] * min(count, 2 * self._most))
         if count and self._passed_over:  # what was passed over may perhaps be taken now
             self._look_at = 0.0
 
-    def note_pushed(self) -> None:
+    def record_pushed(self) -> None:
         """Record that this worker has put a request into the queue: there is one to take."""
         self._look_at = 0.0
 
-    def note_called(self, call: Call, answer: Answer) -> None:
+    def record_call(self, call: Call, answer: Answer) -> None:
         """Record the answer to a call."""
         self._called = now = time.monotonic()
         if not call.take:
@@ -96,9 +96,9 @@ class Pacing:
         return self._reserve() - len(self._turns)
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing of what waits can be taken soon."""
-        return not self._passed_over and REST < self.next_turn - time.monotonic() < inf
+        return not self._passed_over and IDLE_AFTER < self.next_turn - time.monotonic() < inf
 
     @property
     def _is_patient(self) -> bool:

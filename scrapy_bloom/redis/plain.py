@@ -1,4 +1,4 @@
-"""The filter of a crawl in Redis, while another scheduler keeps the requests.
+"""The filter of a crawl in Redis, while another scheduler stores the requests.
 
 That of scrapy-redis keeps them there, too. Its own way, a mark and then a push, costs two trips,
 and a kill between them the page. So :class:`Pushing` does both in one call.
@@ -47,7 +47,7 @@ has as many. The event loop waits, but without them the push would never come th
 
 
 class SharedFilter:
-    """The filter of a crawl whose requests another scheduler keeps.
+    """The filter of a crawl whose requests another scheduler stores.
 
     It lives no longer than they do. If they are only in this process, it is deleted at the end, and
     emptied at the start if a killed run left it behind, unless other workers use it.
@@ -68,7 +68,7 @@ class SharedFilter:
         self, crawler: Crawler, spider: str, report: Report, *, shared_queue: bool, empty: bool
     ) -> None:
         settings = Settings.of(crawler)
-        self._crawler, self._report, self._kept = crawler, report, shared_queue
+        self._crawler, self._report, self._shared_queue = crawler, report, shared_queue
         self.identifier = identifier = Identifier(crawler, settings)
         project = project_of(crawler)
         self._key = key_of(settings, spider=spider, project=project, made=crawler.spider)
@@ -137,7 +137,7 @@ class SharedFilter:
     def close(self) -> None:
         """Write the final stats, delete the filter if no one needs it, and disconnect."""
         if not self._deleted:
-            if self._kept or not self.filter.usable:
+            if self._shared_queue or not self.filter.usable:
                 self._report.describe(self.filter.worker.info())
             elif self.clear(at_end=True):
                 self._report.info(

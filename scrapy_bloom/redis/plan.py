@@ -90,7 +90,7 @@ class Plan:
         fingerprinter: what makes the fingerprints.
         canonical: the canonicalization rules applied before that, as JSON.
         window: seconds that a mark is kept, at least; 0 for no limit.
-        project: whose requests are kept here; empty, like what follows, if none are.
+        project: whose requests are stored here; empty, like what follows, if none are.
         spider: likewise.
         order: ``lifo`` or ``fifo``.
         writer: class of the spider that created it, and digests of its arguments; see

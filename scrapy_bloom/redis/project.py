@@ -108,7 +108,7 @@ def plan_of(
 
     :param fingerprinter: makes the fingerprints.
     :param made_by: its record, see :meth:`Rules.record`.
-    :param project: whose requests are kept with the marks; empty, like what follows, if none are.
+    :param project: whose requests are stored with the marks; empty, like what follows, if none are.
     """
     return Plan(
         settings[CAPACITY],
@@ -133,7 +133,7 @@ async def queue_of(
     the policy ``close`` it does not wait at all.
 
     :param kind: the order of requests with the same priority.
-    :raises BloomError: if the crawl cannot be kept as configured.
+    :raises BloomError: if the crawl cannot be stored as configured.
     """
     settings, project = Settings.of(crawler), project_of(crawler)
     assert crawler.spider is not None  # it is being opened

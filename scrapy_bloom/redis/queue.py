@@ -1,6 +1,6 @@
-"""What one worker says to Redis, call by call, and what it has taken there.
+"""What one worker sends to Redis, call by call, and what it has taken there.
 
-The backend decides what to say and when; the worker below says it, and knows what the server told.
+The backend decides what to send and when; the worker below sends it, and knows the answers.
 
 A request is in exactly one place: in the buffer or the call of the worker that made it, waiting,
 taken by a worker, on the failed list, or done.
@@ -32,7 +32,7 @@ from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry, Taken
 from scrapy_bloom.redis.plan import BATCH, Plan
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, Failing
+from scrapy_bloom.redis.wire import DONE, Answer, Call, Ending, NewFailedRow
 from scrapy_bloom.redis.worker import AHEAD, MOST_DEATHS, Surprise, Worker
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _ENTRY_BYTES: Final = 64  # besides fingerprint and body
 
 
 class SharedQueue:
-    """One worker's side of a crawl: what it says next, and what it has taken.
+    """One worker's side of a crawl: what it sends next, and what it has taken.
 
     :param link: runs the scripts.
     :param key: of the filter.
@@ -54,9 +54,9 @@ class SharedQueue:
     Attributes:
         link: as given.
         reader: looks at what is there.
-        next_call: what it says beside entries, which :meth:`offer` adds.
+        next_call: what it sends beside entries, which :meth:`offer` adds.
         offering: how many entries wait here, or are being sent.
-        unsaid: their size: bodies, and :data:`EACH` for each.
+        unwritten: their size: bodies, and :data:`EACH` for each.
         taken: requests that this worker has taken and not reported, as far as is known.
         surprises: how often the server has lost something, or this worker its lease.
         worker: makes the calls, and says how many requests there are and which marks are known.
@@ -64,7 +64,7 @@ class SharedQueue:
 
     def __init__(self, link: Link, key: str, plan: Plan) -> None:
         self.link, self.reader = link, Reader(link, key)
-        self.offering = self.unsaid = self.surprises = 0
+        self.offering = self.unwritten = self.surprises = 0
         self.next_call = Call()
         self.worker = Worker(link, key, plan)
         self.worker.comes = True
@@ -72,7 +72,7 @@ class SharedQueue:
         self._buffer: deque[Entry] = deque()
         self._call: Call | None = None  # until it is answered
         self.taken: set[Taken] = set()
-        self._asked = 0.0  # when the last call began
+        self._call_began = 0.0  # when the last call began
         self._took = deque([AHEAD], maxlen=_LATEST)  # seconds until answers came, at first a guess
         self._surprise: Surprise | None = None  # until the key is open again
         link.start_heartbeats(self.worker.keep_alive)
@@ -83,7 +83,7 @@ class SharedQueue:
         """Send an entry with one of the next exchanges."""
         self._buffer.append(entry)
         self.offering += 1
-        self.unsaid += len(entry.body) + EACH
+        self.unwritten += len(entry.body) + EACH
 
     def end(self, taken: Taken | None, ending: Ending = DONE) -> None:
         """Report how a request has ended, if this worker still has it.
@@ -93,13 +93,13 @@ class SharedQueue:
         if taken is None or self._had(taken):
             self.next_call.ended.setdefault(ending, []).append(taken.id if taken else b"")
 
-    def fail(self, taken: Taken, failing: Failing) -> None:
+    def fail(self, taken: Taken, row: NewFailedRow) -> None:
         """Report that no callback got a request, if this worker still has it."""
         if self._had(taken):
-            self.next_call.failures.append(failing)
+            self.next_call.failures.append(row)
 
-    def put_back(self, taken: Taken) -> None:
-        """Put back a request that was not begun, if this worker still has it."""
+    def requeue(self, taken: Taken) -> None:
+        """Requeue a request that was not begun, if this worker still has it."""
         if self._had(taken):
             self.next_call.back.append(taken.id)
 
@@ -127,7 +127,7 @@ class SharedQueue:
         """Whether there is anything to send."""
         call = self.next_call
         ended = call.ended, call.not_kept, call.failures, call.back, call.unreadable
-        return bool(self._call or self._buffer or any(ended) or call.unused or call.holds)
+        return bool(self._call or self._buffer or any(ended) or call.unused or call.pauses)
 
     @property
     def has_lease(self) -> bool:
@@ -173,14 +173,14 @@ class SharedQueue:
             call.idle, call.alone = idle, not self.taken
             call.lead, call.slack = sorted(self._took)[4 * len(self._took) // 5], slack
             call.risky = any(taken.deaths >= MOST_DEATHS - 1 for taken in self.taken)
-        self._asked = time.monotonic()
+        self._call_began = time.monotonic()
         return self._call
 
     def _fill(self, call: Call) -> None:
         """Let a call take a batch of failed requests, as it has room, and the next one the rest."""
         failures = call.failures
-        for count, failing in enumerate(failures):
-            call.room -= len(failing.original.body)
+        for count, row in enumerate(failures):
+            call.room -= len(row.original.body)
             if count and (call.room < 0 or count == BATCH):
                 call.failures, self.next_call.failures = failures[:count], failures[count:]
                 break
@@ -196,13 +196,13 @@ class SharedQueue:
                 return self.worker.call(call)
             except Surprise as surprise:
                 self._surprise = surprise
-        lost = self.worker.reopen(self._surprise)
+        loss = self.worker.reopen(self._surprise)
         self._surprise = None
-        if lost:
+        if loss:
             logger.warning(
                 "%s: %s. This worker starts over: it runs start() again, and pages may be fetched"
                 " again. Every page that start() or another page links to is still fetched.",
-                *(self.worker.place, lost),
+                *(self.worker.place, loss),
             )
         else:
             logger.warning(
@@ -210,7 +210,7 @@ class SharedQueue:
                 " Redis. Other workers have the requests it had taken. It continues.",
                 *(self.worker.place, upkeep.LEASE),
             )
-        return Answer(void=True, start_over=bool(lost))
+        return Answer(void=True, start_over=bool(loss))
 
     def settle(self, call: Call, answer: Answer) -> Sequence[tuple[Entry, bool]]:
         """Apply the answer to a call; return the verdicts, also on entries that need not be sent.
@@ -218,18 +218,18 @@ class SharedQueue:
         These stand for what was taken, as retries do: others who have that by now send such, too.
         """
         self._call = None
-        self._took.append(time.monotonic() - self._asked)
+        self._took.append(time.monotonic() - self._call_began)
         if answer.void:
             self.worker.known.clear()
             self.surprises += 1
             # Entries and paces are sent again. What was taken is no longer ours.
             self._buffer.extendleft(reversed(call.entries))
             self.next_call = Call(paces=call.paces | self.next_call.paces)
-            lost, self.taken = self.taken, set()
-            return () if answer.start_over else self._drop_void(lost)
+            void, self.taken = self.taken, set()
+            return () if answer.start_over else self._drop_void(void)
         self.taken.difference_update(each.instead for each, seen in answer.verdicts if not seen)
         self.taken.update(answer.taken)
-        self._note_said(call.entries)
+        self._record_sent(call.entries)
         # Only from here on do the verdicts reach their caller.
         forgotten = {entry.fingerprint for entry in call.entries if entry.op == "x"}
         self.worker.learn(
@@ -242,18 +242,18 @@ class SharedQueue:
         )
         return answer.verdicts
 
-    def _drop_void(self, lost: Iterable[Taken]) -> Sequence[tuple[Entry, bool]]:
+    def _drop_void(self, void: Iterable[Taken]) -> Sequence[tuple[Entry, bool]]:
         """Drop the entries that stand for what others have by now; return their verdicts."""
-        for taken in lost:
+        for taken in void:
             taken.void = True
-        void = [each for each in self._buffer if each.instead is not None and each.instead.void]
-        self._buffer = deque(each for each in self._buffer if each not in void)
-        self._note_said(void)
-        return [(each, False) for each in void]
+        entries = [each for each in self._buffer if each.instead is not None and each.instead.void]
+        self._buffer = deque(each for each in self._buffer if each not in entries)
+        self._record_sent(entries)
+        return [(each, False) for each in entries]
 
-    def _note_said(self, entries: Sequence[Entry]) -> None:
+    def _record_sent(self, entries: Sequence[Entry]) -> None:
         self.offering -= len(entries)
-        self.unsaid -= sum(len(entry.body) + EACH for entry in entries)
+        self.unwritten -= sum(len(entry.body) + EACH for entry in entries)
 
     def is_over(self) -> bool:
         """Return whether no worker has anything to do, after a call."""
@@ -267,9 +267,11 @@ class SharedQueue:
         :returns: what has become of all pages, if the server says so.
         """
         calls = (self.next_call,) if self._call is None else (self._call, self.next_call)
-        unheard = b"".join(call.said_of for call in calls)  # it may still have them
+        unacknowledged = b"".join(call.settled_ids for call in calls)  # it may still have them
         account = (
-            self._account() if self.worker.close(self.taken, unheard, through=through) else None
+            self._account()
+            if self.worker.close(self.taken, unacknowledged, through=through)
+            else None
         )
         self.link.close()
         return account

@@ -9,13 +9,13 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from scrapy_bloom.crawl.account import Account
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.errors import STRANGE, StateError, shown
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.header import FORMAT, PROGRAM, Counts, State, read_skew, refusal
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import NO_BODY, SECOND, Taken, id_in, with_length
-from scrapy_bloom.redis.worker import Surprise, ask
+from scrapy_bloom.redis.worker import Surprise, contains_many
 
 _Item = TypeVar("_Item")
 
@@ -25,7 +25,7 @@ _STARTS: Final = 1_000  # start requests that are read at once
 _ROW: Final = struct.Struct(">H")  # length of the reason
 
 
-class Listed(NamedTuple):
+class FailedRow(NamedTuple):
     """A row of one of the lists of what no callback got, see ``lua/_failed.lua``.
 
     Attributes:
@@ -35,14 +35,14 @@ class Listed(NamedTuple):
     """
 
     key: bytes
-    failed: Failed
+    failed: FailedPage
     request: Taken
 
     @classmethod
-    def read(cls, key: bytes, row: bytes, body: bytes) -> Listed:
+    def read(cls, key: bytes, row: bytes, body: bytes) -> FailedRow:
         """Parse a row, and the body of its request."""
         (length,) = _ROW.unpack_from(row)
-        failed = Failed.unpack(row[_ROW.size + length :])
+        failed = FailedPage.unpack(row[_ROW.size + length :])
         request = Taken.read_parts(failed.body, body)
         return cls(key, failed._replace(body=request.body), request)
 
@@ -105,7 +105,7 @@ class Reader:
         state = self.existing()
         probe = state.plan.hash(state.secret)
         try:
-            return ask(self._link, self._key, state.epoch, probe, fingerprints)
+            return contains_many(self._link, self._key, state.epoch, probe, fingerprints)
         except Surprise:
             raise StateError(
                 f"{self._place}: the filter has just started over. Try again."
@@ -117,11 +117,11 @@ class Reader:
             going = self._link.client.hget(self._key, "going") or b""
         return sum(int(row.rpartition(b".")[2]) for row in going.split())
 
-    def failed(self) -> Iterator[Listed]:
+    def failed(self) -> Iterator[FailedRow]:
         """Yield what no callback got, in no order. During a crawl one may come twice."""
         found = chain(self.scan("hscan", "failed"), self.scan("hscan", "unparsed"))
         for (key, row), body in self._with_bodies(found, itemgetter(1), NO_BODY):
-            yield from self._read(key, Listed.read, key, row, body)
+            yield from self._read(key, FailedRow.read, key, row, body)
 
     def _with_bodies(
         self, found: Iterable[_Item], head: Callable[[_Item], bytes], missing: bytes = b""
@@ -132,15 +132,17 @@ class Reader:
         :param missing: stands for a body that has vanished; without it, such requests are left out.
         """
         found = iter(found)
-        while some := [*islice(found, _BODIES)]:
-            ids = [id_in(head(each)) for each in some]
+        while batch := [*islice(found, _BODIES)]:
+            ids = [id_in(head(each)) for each in batch]
             with self._link.explained():
                 bodies = self._link.client.hmget(self._base + "bodies", ids)
             found_bodies = (body or missing for body in bodies)
-            yield from ((each, body) for each, body in zip(some, found_bodies, strict=True) if body)
+            yield from (
+                (each, body) for each, body in zip(batch, found_bodies, strict=True) if body
+            )
 
     def _read(self, id_: bytes, read: Callable[..., _Item], *parts: object) -> Iterator[_Item]:
-        """Yield what is read of the parts of a request; if they are strange, note it."""
+        """Yield what is read of the parts of a request; if they are strange, record that."""
         try:
             item = read(*parts)
         except STRANGE as error:
@@ -214,35 +216,35 @@ class Reader:
         :param count: how many slots to name.
         :returns: ``hosts``, how many download slots have requests that need not wait for a time;
             ``later``, how many requests wait for a time; ``next_due``, when the first of them may
-            be sent, None without any; ``holds``, slots that are left alone, each until when.
+            be sent, None without any; ``paused``, slots that are paused, each until when.
         """
         client, base = self._link.client, self._base
         with self._link.explained():
             clock, skew = self.clock()
             since = clock, "inf"
             first = client.zrangebyscore(base + "later", *since, 0, 1, withscores=True)
-            holds = client.zrangebyscore(base + "holds", *since, 0, count, withscores=True)
+            pauses = client.zrangebyscore(base + "paused", *since, 0, count, withscores=True)
             return {
                 "hosts": client.zcard(base + "turns"),
                 "later": client.zcount(base + "later", *since),
                 "next_due": first[0][1] / SECOND - skew if first else None,
-                "holds": {
-                    slot.decode(errors="replace"): until / SECOND - skew for slot, until in holds
+                "paused": {
+                    slot.decode(errors="replace"): until / SECOND - skew for slot, until in pauses
                 },
             }
 
     def slots(self, count: int) -> list[dict[str, Any]]:
-        """Return the download slots that are served next, and some that are left alone.
+        """Return the download slots that are served next, and some that are paused.
 
         :param count: how many of each.
         :returns: for each its ``name``; how many requests are ``waiting`` for no time of their own;
             for how long it will ``wait`` for its turn; the ``delay`` between two of its requests;
-            and ``until`` when it is left alone, in seconds since 1970, else 0.
+            and ``until`` when it is paused, in seconds since 1970, else 0.
         """
         client, base = self._link.client, self._base
         with self._link.explained():
             clock, skew = self.clock()
-            until = client.zrangebyscore(base + "holds", clock, "inf", 0, count, withscores=True)
+            until = client.zrangebyscore(base + "paused", clock, "inf", 0, count, withscores=True)
             turns = client.zrange(base + "turns", 0, count - 1, withscores=True)
             until, turn = dict(until), dict([*until, *turns])
             with client.pipeline(transaction=False) as pipeline:
@@ -254,12 +256,12 @@ class Reader:
         return [
             {
                 "name": slot.decode(errors="replace"),
-                "waiting": some,
+                "waiting": number,
                 "wait": max(0.0, turn[slot] - clock) / SECOND,
                 "delay": float((pace or default).split()[0]) if slot else 0.0,
                 "until": until[slot] / SECOND - skew if slot in until else 0.0,
             }
-            for slot, some, pace in zip(turn, waiting, paces, strict=True)
+            for slot, number, pace in zip(turn, waiting, paces, strict=True)
         ]
 
     def taken(self) -> dict[str, set[bytes]]:
@@ -275,8 +277,8 @@ class Reader:
         client, base = self._link.client, self._base
         with self._link.explained():
             slots = client.zrange(base + "turns", 0, count - 1) if count else ()
-            ends = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
-            first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ends]
+            ranges = ((b"[" + start, b"(" + start + b"\xff") for start in map(with_length, slots))
+            first = [client.zrangebylex(base + "queue", *each, 0, count) for each in ranges]
             in_turn = chain.from_iterable(zip_longest(*first))
         heads = islice(filter(None, in_turn), count)
         for each in self._with_bodies(heads, bytes):

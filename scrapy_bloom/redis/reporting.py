@@ -150,6 +150,6 @@ def describe_crawl(worker: Worker) -> tuple[str, ...]:
     counts = worker.counts
     if not counts.workers:  # nobody has looked yet
         return ()
-    held = f", {counts.held:,} paused" if counts.held else ""
-    hosts = counted(counts.hosts, "host") + held
+    paused = f", {counts.paused:,} paused" if counts.paused else ""
+    hosts = counted(counts.hosts, "host") + paused
     return f"{counts.taken:,} across {counted(counts.workers, 'worker')}", hosts

@@ -9,7 +9,7 @@ workers keep one pace for each download slot. Here each turn is used, given back
 - One that never gets there (it came from a cache, or ``robots.txt`` forbids it) or reaches another
   slot (a middleware chose a proxy) has not, and the server serves the slot again at once. If that
   happens time and again, the slot is *unpaced*: its turns say nothing about what is sent.
-- One whose slot is to be left alone for a time goes back to the queue.
+- One whose slot is paused for a time goes back to the queue.
 - One whose turn has passed, because a callback has blocked the process, goes back to the queue.
   Sent late, it would come too close to the turn of another worker. The next turns last longer, or
   a process that is always late would send nothing.
@@ -32,7 +32,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from scrapy_bloom.crawl.later import Holds
+from scrapy_bloom.crawl.later import Pauses
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.values import LONGEST
@@ -66,7 +66,7 @@ _UNUSED: Final = 8
 """After so many unused turns in a row a slot is unpaced."""
 
 _TAKES_EFFECT: Final = 1.0
-"""After so many seconds all requests that are begun were taken at the pace that was told."""
+"""After so many seconds all requests that are begun were taken at the pace that was sent."""
 
 _MOST_SLOT: Final = 1_000  # bytes of a slot's name
 
@@ -79,7 +79,7 @@ class _Use(Enum):
 
     UNKNOWN = auto()  # no request of it was sent to it yet
     PACED = auto()  # some were, here or elsewhere
-    UNPACED = auto()  # the server was told that none is
+    UNPACED = auto()  # the server knows that none is
 
 
 @dataclass(eq=False, slots=True)
@@ -89,25 +89,25 @@ class _Slot:
     Attributes:
         use: of its turns.
         unused: how many of them in a row were not used.
-        agreed: its delay as this worker has last told or heard it; None for neither.
-        told: when this worker told it, by ``time.monotonic()``.
+        agreed: its delay as this worker has last sent or received it; None for neither.
+        sent_at: when this worker sent it, by ``time.monotonic()``.
     """
 
     use: _Use = _Use.UNKNOWN
     unused: int = 0
     agreed: float | None = None
-    told: float = 0.0
+    sent_at: float = 0.0
 
 
 class Turns:
-    """The requests that this worker has taken, by turn, until the engine is through with them.
+    """The requests that this worker has taken, by turn, until the engine is finished with them.
 
     :param engine: knows which requests it still has.
     :param downloads: the downloader's slots.
     :param report: writes to the log.
 
     Attributes:
-        holds: slots that are left alone, as far as this worker knows.
+        pauses: slots that are paused, as far as this worker knows.
         slack: seconds that turns should last from now on: about as late as requests were.
     """
 
@@ -118,11 +118,11 @@ class Turns:
         self._slots: dict[bytes, _Slot] = {}
         self._begun: dict[Request, Taken] = {}  # those that have a slot
         self._announced: set[bytes] = set()  # slots of which the server knows the configured pace
-        self._paces: dict[bytes, Pace] = {}  # what it is to be told next
+        self._paces: dict[bytes, Pace] = {}  # what the server is sent next
         self._unused: list[Taken] = []
-        self._returning: list[Taken] = []
+        self._to_requeue: list[Taken] = []
         self._stuck: set[str] = set()  # slots in which requests wait without a turn
-        self.holds: Holds[bytes] = Holds()
+        self.pauses: Pauses[bytes] = Pauses()
         self.slack = 0.0
 
     def __len__(self) -> int:
@@ -154,15 +154,15 @@ class Turns:
     def add(self, taken: Iterable[Taken]) -> None:
         """Add requests that were taken, in the order in which they came."""
         for each in taken:
-            if self._is_held(each):
-                self._returning.append(each)
+            if self._is_paused(each):
+                self._to_requeue.append(each)
                 continue
             heapq.heappush(self._ready, (each.start, next(self._numbers), each))
             if each.listed and self._downloads.adjusts:
                 self._adopt(each)
 
     def _adopt(self, taken: Taken) -> None:
-        """Adopt the delay of a slot if another worker has told it."""
+        """Adopt the delay of a slot if another worker has sent it."""
         slot = self._slots.setdefault(taken.slot, _Slot())
         if taken.delay and taken.delay != slot.agreed:
             slot.agreed = taken.delay
@@ -175,7 +175,7 @@ class Turns:
             taken = heapq.heappop(self._ready)[-1]
             if not self._is_late(taken, now):
                 return taken
-            self._returning.append(taken)
+            self._to_requeue.append(taken)
         return None
 
     def _is_late(self, taken: Taken, now: float) -> bool:
@@ -191,37 +191,37 @@ class Turns:
         """When the next request may be sent, by ``time.monotonic()``; infinite if there is none."""
         return self._ready[0][0] if self._ready else inf
 
-    def take_all(self) -> list[Taken]:
+    def pop_all(self) -> list[Taken]:
         """Return all requests that have not begun, once, by turn."""
         ready, self._ready = self._ready, []
         return [each for _, _, each in sorted(ready)]
 
-    # Slots that are left alone
+    # Slots that are paused
 
-    def hold(self, request: Request, seconds: float) -> Mapping[bytes, float]:
-        """Leave the slot of a request alone; return its name, and until when."""
+    def pause_host(self, request: Request, seconds: float) -> Mapping[bytes, float]:
+        """Pause the slot of a request; return its name, and until when."""
         slot = _name(self._engine.slot_of(request))
         self.heed({slot: time.monotonic() + min(seconds, LONGEST)})
-        return {slot: self.holds.get(slot, 0.0)}
+        return {slot: self.pauses.get(slot, 0.0)}
 
-    def heed(self, holds: Mapping[bytes, float]) -> None:
-        """Leave slots alone, each until its time. What was taken too early of them goes back."""
-        self.holds.drop_over()
-        for slot, until in holds.items():
-            self.holds.hold(slot, until)
-        if any(self._is_held(each) for _, _, each in self._ready):
-            self._returning += [each for _, _, each in self._ready if self._is_held(each)]
-            self._ready = [entry for entry in self._ready if not self._is_held(entry[-1])]
+    def heed(self, pauses: Mapping[bytes, float]) -> None:
+        """Pause slots, each until its time. What was taken too early of them goes back."""
+        self.pauses.drop_over()
+        for slot, until in pauses.items():
+            self.pauses.pause(slot, until)
+        if any(self._is_paused(each) for _, _, each in self._ready):
+            self._to_requeue += [each for _, _, each in self._ready if self._is_paused(each)]
+            self._ready = [entry for entry in self._ready if not self._is_paused(entry[-1])]
             heapq.heapify(self._ready)
 
-    def held_until(self, request: Request) -> float:
-        """Return until when the slot of a request is left alone, 0 if it is not."""
-        if not self.holds:
+    def paused_until(self, request: Request) -> float:
+        """Return until when the slot of a request is paused, 0 if it is not."""
+        if not self.pauses:
             return 0.0
-        return self.holds.until(_name(self._engine.slot_of(request)))
+        return self.pauses.until(_name(self._engine.slot_of(request)))
 
-    def _is_held(self, taken: Taken) -> bool:
-        return bool(self.holds) and self.holds.until(taken.slot) > taken.start + _EARLY
+    def _is_paused(self, taken: Taken) -> bool:
+        return bool(self.pauses) and self.pauses.until(taken.slot) > taken.start + _EARLY
 
     # Requests that the engine has
 
@@ -229,8 +229,8 @@ class Turns:
         """Record that the engine has a request."""
         if taken.slot:
             slot = self._slots.setdefault(taken.slot, _Slot())
-            told_again = taken.delay and taken.start > slot.told + _TAKES_EFFECT
-            if slot.use is _Use.UNPACED and told_again:  # by a worker that sends requests to it
+            sent_again = taken.delay and taken.start > slot.sent_at + _TAKES_EFFECT
+            if slot.use is _Use.UNPACED and sent_again:  # by a worker that sends requests to it
                 slot.use = _Use.PACED
             self._begun[request] = taken
 
@@ -251,28 +251,28 @@ class Turns:
             is_stuck = key in self._stuck or self._downloads.is_full(key)
             if self._is_late(taken, time.monotonic()) or is_stuck:
                 taken.reached = False  # so its turn is given back
-                self._hold_back(key)
+                self._requeue_waiting(key)
             elif self._downloads.skip_wait(key, taken.delay - _tolerance_of(taken)):
                 self.slack = min(self.slack, _SHORTER * taken.slack)
             else:
-                self._hold_back(key)
+                self._requeue_waiting(key)
         elif taken.listed and (pace := self._downloads.pace_of(key)).delay:
             self._paces[taken.slot] = pace
             self._stuck.add(key)
 
-    def _hold_back(self, key: str) -> None:
+    def _requeue_waiting(self, key: str) -> None:
         """Let the downloader send nothing of a slot until what waits there has gone back."""
         self._downloads.wait_longer(key)
         self._stuck.add(key)
 
     def end(self) -> None:
-        """Record with which requests the engine is through.
+        """Record which requests the engine is finished with.
 
         Requests that wait in the downloader without a turn go back to the queue.
         """
         waiting, self._stuck = self._stuck, set()
         for key in waiting:
-            self._engine.take_back(key)
+            self._engine.requeue_slot(key)
             self._downloads.wait_no_longer(key)
         ended = [request for request in self._begun if not self._engine.has(request)]
         for request in ended:
@@ -280,11 +280,11 @@ class Turns:
             if not taken.reached:
                 self._waste(taken)
             elif not self._slots[taken.slot].unused:
-                self._tell(taken)
+                self._send_pace(taken)
         if len(self._slots) > _MOST_SLOTS:
             self._slots = {taken.slot: self._slots[taken.slot] for taken in self._begun.values()}
 
-    def _tell(self, taken: Taken) -> None:
+    def _send_pace(self, taken: Taken) -> None:
         """Tell the server the delay of a slot if it is not the one by which it was served."""
         pace = self._downloads.pace_of(_key(taken.slot))
         is_default = pace.delay == self._downloads.default.delay
@@ -322,28 +322,28 @@ class Turns:
     @property
     def is_urgent(self) -> bool:
         """Whether there is something to tell without which turns are wasted."""
-        return bool(self._unused or self._returning or self._stuck)
+        return bool(self._unused or self._to_requeue or self._stuck)
 
-    def take_paces(self) -> Mapping[bytes, Pace]:
-        """Return what the server is to be told about the pace of slots, once."""
+    def pop_paces(self) -> Mapping[bytes, Pace]:
+        """Return what the server is sent about the pace of slots, once."""
         paces, self._paces = self._paces, {}
         for name, pace in paces.items():
             if name in self._slots:
                 slot = self._slots[name]
-                slot.agreed, slot.told = round(pace.delay, 3), time.monotonic()
+                slot.agreed, slot.sent_at = round(pace.delay, 3), time.monotonic()
                 if not pace.delay:
                     slot.use = _Use.UNPACED
         return paces
 
-    def take_unused(self) -> list[Taken]:
+    def pop_unused(self) -> list[Taken]:
         """Return the requests whose turns were not used, once, the latest first."""
         unused, self._unused = self._unused, []
         return sorted(unused, key=attrgetter("start"), reverse=True)
 
-    def take_returning(self) -> list[Taken]:
+    def pop_requeued(self) -> list[Taken]:
         """Return the requests that go back, as their turn has passed or was moved, once."""
-        returning, self._returning = self._returning, []
-        return returning
+        requeued, self._to_requeue = self._to_requeue, []
+        return requeued
 
     @property
     def busy(self) -> Sequence[bytes]:

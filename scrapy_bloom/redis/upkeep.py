@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 LEASE: float = 30.0
-"""Without a heartbeat for so long, a worker counts as dead, if others were heard for as long
+"""Without a heartbeat for so long, a worker counts as dead, if others have called for as long
 without a gap: after the server has stood still, each gets another lease.
 
 A callback that holds the GIL for 10 seconds must not make it look dead. Looked up on each use:
@@ -20,7 +20,7 @@ TENDED: Final = 1.0
 """With one heartbeat a worker makes and frees keys for so long at most."""
 
 UNCHANGED: float = 60.0
-"""After so long it looks whether it should, although no call has told it of a change."""
+"""After so long it looks whether it should, although no call has reported a change."""
 
 BEATS: Final = 15
 """How often in a lease a worker looks whether it should make a heartbeat."""

@@ -1,6 +1,6 @@
-"""What one call says, and what the server answers: here it becomes bytes, or is read from them.
+"""What one call sends, and what the server answers: here it becomes bytes, or is read from them.
 
-A call says one map in MessagePack, which Redis reads with ``cmsgpack``; ``lua/call.lua`` explains
+A call sends one map in MessagePack, which Redis reads with ``cmsgpack``; ``lua/call.lua`` explains
 its names. The answer is Redis's own kind of list, with a report of names and numbers.
 """
 
@@ -15,7 +15,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import MOST_UNPARSED, Ended
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED, Pace
 from scrapy_bloom.redis.header import Counts
@@ -79,7 +79,7 @@ class Ending(NamedTuple):
 DONE: Final = Ending()
 
 
-class Failing(NamedTuple):
+class NewFailedRow(NamedTuple):
     """A request that no callback got.
 
     Attributes:
@@ -92,7 +92,7 @@ class Failing(NamedTuple):
 
     id: bytes
     start: bytes
-    failed: Failed
+    failed: FailedPage
     original: Taken
     way: tuple[bytes, ...] = ()
 
@@ -123,7 +123,7 @@ class Call:
         default: the pace of slots that have no other.
         paces: of other slots, if they have changed.
         busy: slots of which this worker has enough.
-        holds: slots to be left alone, each until when, by ``time.monotonic()``.
+        pauses: slots to be paused, each until when, by ``time.monotonic()``.
         seen: how many links were dropped since the last call, because they led to seen pages.
         queue: another scheduler's queue for the requests of its entries, and its type, if any.
     """
@@ -139,7 +139,7 @@ class Call:
     alone: bool = False
     ended: dict[Ending, list[bytes]] = field(default_factory=dict)
     not_kept: int = 0
-    failures: list[Failing] = field(default_factory=list)
+    failures: list[NewFailedRow] = field(default_factory=list)
     restored: dict[bytes, Taken | None] = field(default_factory=dict)
     ways: list[bytes] = field(default_factory=list)
     back: list[bytes] = field(default_factory=list)
@@ -148,37 +148,37 @@ class Call:
     default: Pace = UNPACED
     paces: dict[bytes, Pace] = field(default_factory=dict)
     busy: Sequence[bytes] = ()
-    holds: dict[bytes, float] = field(default_factory=dict)
+    pauses: dict[bytes, float] = field(default_factory=dict)
     seen: int = 0
     queue: tuple[str, ...] = ()
 
     @property
-    def said_of(self) -> bytes:
+    def settled_ids(self) -> bytes:
         """The ids of requests that the server no longer has as taken, after it."""
         ended = *self.ended.values(), [each.id for each in self.failures]
         return b"".join(chain(*ended, self.back, self.unreadable))
 
     def marks(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
-        """Return what it says about marks."""
+        """Return what it sends about marks."""
         marked = [
             (entry.fingerprint, entry.max_age)
             for entry in self.entries
             if entry.fingerprint is not None
         ]
-        said = {
+        message = {
             "ops": "".join([entry.op for entry in self.entries]),
             "probes": b"".join([probe(fingerprint) for fingerprint, _ in marked]),
             "ages": {item: age for item, (_, age) in enumerate(marked, 1) if age is not None},
         }
         if self.queue:
-            said["type"] = self.queue[1]
-            said["scored"] = [
+            message["type"] = self.queue[1]
+            message["scored"] = [
                 part for each in self.entries for part in (-float(each.priority), each.body)
             ]
-        return said
+        return message
 
     def requests(self, probe: Callable[[bytes], bytes]) -> dict[str, Any]:
-        """Return what it says about requests."""
+        """Return what it sends about requests."""
         now, numbered = time.monotonic(), [*enumerate(self.entries, 1)]
         return {
             "seen": self.seen,
@@ -192,7 +192,9 @@ class Call:
             "pushed": [part for entry in self.entries if entry.op in "fp" for part in entry.queued],
             "starts": {number: entry.start for number, entry in numbered if entry.start},
             "instead": {number: each.instead.id for number, each in numbered if each.instead},
-            "waits": {number: entry.due - now for number, entry in numbered if entry.due > now},
+            "not_before": {
+                number: entry.due - now for number, entry in numbered if entry.due > now
+            },
             "ended": [_group(ending, ids) for ending, ids in self.ended.items()],
             "not_kept": self.not_kept,
             "failures": [failure(each, probe) for each in self.failures],
@@ -208,7 +210,7 @@ class Call:
             "jitter": self.default.jitter,
             "paces": [(slot, *pace) for slot, pace in self.paces.items()],
             "busy": self.busy,
-            "holds": [(slot, max(0.0, until - now)) for slot, until in self.holds.items()],
+            "paused": [(slot, max(0.0, until - now)) for slot, until in self.pauses.items()],
         }
 
 
@@ -218,8 +220,8 @@ def _group(ending: Ending, ids: list[bytes]) -> tuple[Any, ...]:
     return kind, ending.start, ids.count(b""), b"".join(ids)
 
 
-def failure(each: Failing, probe: Callable[[bytes], bytes]) -> tuple[Any, ...]:
-    """Return a request that no callback got, as call.lua is told."""
+def failure(each: NewFailedRow, probe: Callable[[bytes], bytes]) -> tuple[Any, ...]:
+    """Return a request that no callback got, as call.lua expects it."""
     failed, (head, body) = each.failed, each.original.parts
     kind, why = encodable(failed.kind).encode(), failed._replace(body=head).pack()
     led = failed.way if failed.leads_to_seen else each.way
@@ -233,9 +235,9 @@ class Answer(NamedTuple):
         verdicts: for each entry whether its page was there; False for those without a fingerprint.
         taken: the requests that this worker has taken.
         next_turn: seconds until more can be taken; infinite if nothing waits.
-        held: slots that are left alone, each until when, by ``time.monotonic()``, if that has
+        pauses: slots that are paused, each until when, by ``time.monotonic()``, if that has
             changed: for requests that are only in memory nothing else says so.
-        holds_version: identifies what `held` says; empty if that has not changed.
+        pauses_version: identifies what `pauses` says; empty if that has not changed.
         fetched_again: how many failed requests of earlier runs this run has put back, with the
             last of them.
         void: whether there was a surprise instead: what was taken before is no longer ours.
@@ -252,8 +254,8 @@ class Answer(NamedTuple):
     verdicts: Sequence[tuple[Entry, bool]] = ()
     taken: Sequence[Taken] = ()
     next_turn: float = inf
-    held: Mapping[bytes, float] = MappingProxyType({})
-    holds_version: bytes = b""
+    pauses: Mapping[bytes, float] = MappingProxyType({})
+    pauses_version: bytes = b""
     fetched_again: int = 0
     void: bool = False
     start_over: bool = False
@@ -266,39 +268,42 @@ class Answer(NamedTuple):
 
     @classmethod
     def read(
-        cls, call: Call, parts: Sequence[Any], asked: float = -inf, ahead: float = inf
+        cls, call: Call, parts: Sequence[Any], sent_at: float = -inf, ahead: float = inf
     ) -> Answer:
         """Parse what the server answers to a call.
 
         Turns are by the server's clock. How far ours is ahead of it, each answer says within the
         time that it took, so the fastest ones count: a late one must not move turns.
 
-        :param asked: when the call was sent, by ``time.monotonic()``.
-        :param ahead: what the answer before has said.
+        :param sent_at: when the call was sent, by ``time.monotonic()``.
+        :param ahead: what the answer before had.
         """
-        report, digits, held, slices, *values = parts
+        report, digits, pauses, slices, *values = parts
         words = report.decode().split()
-        told = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-        seen, now, some = iter(digits), time.monotonic(), len(values) // 2
-        next_turn, clock = told.get("next", -1.0), told.get("now", 0.0) / SECOND
+        numbers = dict(zip(words[::2], map(float, words[1::2]), strict=True))
+        seen, now, count = iter(digits), time.monotonic(), len(values) // 2
+        next_turn, clock = numbers.get("next", -1.0), numbers.get("now", 0.0) / SECOND
         # The server has looked at its clock between the call and now.
-        ahead = min(max(ahead, asked - clock), now - clock)
+        ahead = min(max(ahead, sent_at - clock), now - clock)
         return cls(
             [(each, each.fingerprint is not None and next(seen) == _YES) for each in call.entries],
             [
                 Taken.read(row, body, ahead, call.slack)
-                for row, body in zip(values[:some], values[some:], strict=True)
+                for row, body in zip(values[:count], values[count:], strict=True)
                 if body is not None  # it has vanished, which the next call finds out
             ],
             next_turn / SECOND if next_turn >= 0 else inf,
-            {slot: now + float(wait) for slot, wait in zip(held[1::2], held[2::2], strict=True)},
-            held[0] if held else b"",
-            int(told.get("fetched_again", 0)),
-            counts=Counts(*(int(told.get(name, 0)) for name in Counts._fields)),
+            {
+                slot: now + float(wait)
+                for slot, wait in zip(pauses[1::2], pauses[2::2], strict=True)
+            },
+            pauses[0] if pauses else b"",
+            int(numbers.get("fetched_again", 0)),
+            counts=Counts(*(int(numbers.get(name, 0)) for name in Counts._fields)),
             slices=slices,
-            expires=told["expires"],
-            requeued=int(told.get("requeued", 0)),
-            given_up=int(told.get("given_up", 0)),
+            expires=numbers["expires"],
+            requeued=int(numbers.get("requeued", 0)),
+            given_up=int(numbers.get("given_up", 0)),
             ahead=ahead,
         )
 

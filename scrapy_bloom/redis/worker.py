@@ -27,7 +27,7 @@ from scrapy_bloom.redis.header import FIELDS, FORMAT, PROGRAM, State, check_form
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Taken
 from scrapy_bloom.redis.plan import BATCH, Plan, SliceRow, geometry, read_slices
-from scrapy_bloom.redis.wire import MOST_PUSHED, Answer, Call, Failing, failure, pack
+from scrapy_bloom.redis.wire import MOST_PUSHED, Answer, Call, NewFailedRow, failure, pack
 from scrapy_bloom.values import counted
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Worker:
     def open(self) -> bool:
         """Find what is there or create it, take a new name, and forget everything known.
 
-        :returns: whether the server still has all that it has told this worker; False at first.
+        :returns: whether the server still has all that it has sent this worker; False at first.
         :raises FilterLostError: if a user has deleted what this worker used. Nothing is created.
         """
         first = self.plan.next([])
@@ -180,7 +180,7 @@ class Worker:
         self.state, self.epoch, self.counts = state, state.epoch, state.counts
         self.probe = state.plan.hash(state.secret)
         self._slices: Sequence[SliceRow] | bytes = state.slices
-        self._told = b""  # the same, as an answer says it
+        self._received_slices = b""  # the same, as an answer says it
         self._tended: bytes | None = None  # what that was when nothing was left to do for them
         self._tended_at = 0.0
         self.known.clear()
@@ -195,7 +195,7 @@ class Worker:
         name = name or _new_name()
         self._lives = (self.epoch, name)  # one tuple, which beat() reads in its thread
         self._number, self._answered = 0, answered
-        self._holds_version = b"0"  # what came with the last holds that it was told
+        self._pauses_version = b"0"  # what came with the last pauses that it received
         self.unanswered: Call | None = None
         self.renewed = time.monotonic()
 
@@ -224,9 +224,9 @@ class Worker:
         before = time.monotonic()
         answer = Answer.read(call, self._send(call), before, self._ahead)
         self._ahead = answer.ahead
-        self._slices = self._told = answer.slices
-        self._holds_version = answer.holds_version or self._holds_version
-        self._note_swept(answer.requeued, answer.given_up)
+        self._slices = self._received_slices = answer.slices
+        self._pauses_version = answer.pauses_version or self._pauses_version
+        self._record_swept(answer.requeued, answer.given_up)
         self._answered, self.unanswered, self.comes = self._number, None, False
         self.renewed = max(self.renewed, before)  # a heartbeat may have overtaken it
         if answer.counts.forgotten != self.counts.forgotten or before >= self._known_until:
@@ -243,9 +243,9 @@ class Worker:
         plain = not self.plan.order
         script, queue = "mark" if plain else "call", call.queue[:1]
         while True:
-            said = self._say(call, plain=plain)
-            large = not plain or len(said) > 2 * MOST_PUSHED
-            word, *parts = self._link.run(script, self._key, said, large=large, queue=queue)
+            message = self._message(call, plain=plain)
+            large = not plain or len(message) > 2 * MOST_PUSHED
+            word, *parts = self._link.run(script, self._key, message, large=large, queue=queue)
             if word != b"slices":
                 break
             following = growth.following(self.plan, read_slices(parts[0]), parts[1].decode())
@@ -300,14 +300,14 @@ class Worker:
 
         :raises BackendError: if there was no answer.
         """
-        now, told = time.monotonic(), self._told
-        silent, as_before = now - self.renewed, told == self._tended
+        now, received = time.monotonic(), self._received_slices
+        silent, as_before = now - self.renewed, received == self._tended
         if silent > upkeep.SILENT * upkeep.LEASE / upkeep.BEATS or not self._link.usable.is_set():
             self.beat()
         if as_before and now < self._tended_at + upkeep.UNCHANGED:
             return
         if growth.tend(self._link, self._key, self._lives[0], self.plan):
-            self._tended, self._tended_at = told, now
+            self._tended, self._tended_at = received, now
 
     def beat(self) -> None:
         """Renew the lease, put back what dead workers had, and learn whether pages were forgotten.
@@ -328,24 +328,24 @@ class Worker:
             return
         self.renewed = max(self.renewed, before)
         back, failed, self._forgotten = map(int, answer)
-        self._note_swept(back, failed)
+        self._record_swept(back, failed)
 
-    def resign(self, failing: Failing | None) -> None:
+    def resign(self, row: NewFailedRow | None) -> None:
         """Give up the lease: others are to fetch what this worker has.
 
-        :param failing: what has failed of that, and is the reason; None if any may be.
+        :param row: what has failed of that, and is the reason; None if any may be.
         :raises BackendError: if there was no answer.
         """
         epoch, worker = lives = self._lives
-        some = [] if failing is None else [failing]
-        failures = [failure(each, self.probe) for each in some]
-        said = {"failures": failures, "most_unparsed": MOST_UNPARSED}
-        said |= {"epoch": epoch, "worker": worker}
-        self._link.run("resign", self._key, pack(said), probe=True, large=True)
+        rows = [] if row is None else [row]
+        failures = [failure(each, self.probe) for each in rows]
+        message = {"failures": failures, "most_unparsed": MOST_UNPARSED}
+        message |= {"epoch": epoch, "worker": worker}
+        self._link.run("resign", self._key, pack(message), probe=True, large=True)
         if lives == self._lives:
             self.renewed = -inf
 
-    def _note_swept(self, back: int, failed: int) -> None:
+    def _record_swept(self, back: int, failed: int) -> None:
         """Count and log what has come back from dead workers."""
         self.requeued += back
         if back or failed:
@@ -362,35 +362,35 @@ class Worker:
         return self._lives[1]
 
     def leave(
-        self, taken: Iterable[Taken] = (), unheard: bytes = b"", *, through: bool = False
+        self, taken: Iterable[Taken] = (), unacknowledged: bytes = b"", *, through: bool = False
     ) -> bool:
         """Put back what this worker has taken, and deregister it.
 
-        :param unheard: ids of what it has taken and the server may not know to have ended.
+        :param unacknowledged: ids of what it has taken and the server may not know to have ended.
         :param through: whether all that ``start()`` yields is stored, or was.
-        :returns: whether the server still has all that it has told this worker.
+        :returns: whether the server still has all that it has sent this worker.
         :raises BackendError: if there was no answer. The lease then expires by itself.
         """
         latest_first = sorted(taken, key=attrgetter("start"), reverse=True)
-        ids = b"".join(each.id for each in latest_first) + unheard
+        ids = b"".join(each.id for each in latest_first) + unacknowledged
         unused = b"".join(each.id for each in latest_first if not each.reached)
-        said = ids, unused, int(through)
-        word, *_ = self._link.run("leave", self._key, *self._lives, *said)
+        message = ids, unused, int(through)
+        word, *_ = self._link.run("leave", self._key, *self._lives, *message)
         return bool(word == b"ok")
 
     def close(
-        self, taken: Iterable[Taken] = (), unheard: bytes = b"", *, through: bool = False
+        self, taken: Iterable[Taken] = (), unacknowledged: bytes = b"", *, through: bool = False
     ) -> bool:
         """Leave, at the end; return as :meth:`leave` does, False if there was no answer."""
         try:
-            return self.leave(taken, unheard, through=through)
+            return self.leave(taken, unacknowledged, through=through)
         except BackendError as error:
             logger.info("The lease could not be released, and expires by itself: %s", error)
             return False
 
-    def _say(self, call: Call, *, plain: bool) -> bytes:
+    def _message(self, call: Call, *, plain: bool) -> bytes:
         epoch, worker = self._lives
-        said: dict[str, Any] = {
+        message: dict[str, Any] = {
             "epoch": epoch,
             "worker": worker,
             "number": self._number,
@@ -399,15 +399,15 @@ class Worker:
             **call.marks(self.probe),
         }
         if not plain:
-            said |= {
+            message |= {
                 "comes": self.comes,
-                "holds_version": self._holds_version,
+                "pauses_version": self._pauses_version,
                 "most": MOST_DEATHS,
                 "ahead": AHEAD,
                 "lead": min(AHEAD, call.lead),
                 **call.requests(self.probe),
             }
-        return pack(said)
+        return pack(message)
 
 
 def _new_name() -> str:
@@ -415,7 +415,7 @@ def _new_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
 
 
-def ask(
+def contains_many(
     link: Link,
     key: str,
     epoch: str,
@@ -432,7 +432,7 @@ def ask(
     seen: list[bool] = []
     for start in range(0, len(fingerprints), BATCH):
         probes = b"".join(map(probe, fingerprints[start : start + BATCH]))
-        word, *answer = link.run("ask", key, epoch, probes)
+        word, *answer = link.run("contains", key, epoch, probes)
         if word != b"ok":
             raise Surprise(word)
         seen += [digit == _YES for digit in answer[0]]
@@ -444,18 +444,18 @@ def delete(
     key: str,
     dead: Iterable[str] = (),
     *,
-    note: bool = True,
+    block: bool = True,
 ) -> dict[str, float]:
     """Delete what is under a key, unless workers have a lease; return once it is gone.
 
     Return these workers, with the seconds that each has left.
 
     :param dead: workers whose leases do not count.
-    :param note: whether workers that still use it must end, and create nothing.
+    :param block: whether workers that still use it must end, and create nothing.
     :raises BackendError: if there was no answer. The next one who opens or deletes it goes on.
     """
     ignored = f" {' '.join(dead)} "
-    _, *used = link.run("drop", key, ignored, upkeep.LEASE, int(note), probe=True)
+    _, *used = link.run("drop", key, ignored, upkeep.LEASE, int(block), probe=True)
     if not used:
         for _ in growth.free_keys(link, key):
             pass

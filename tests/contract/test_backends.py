@@ -173,7 +173,7 @@ async def test_a_request_waits_until_its_time(crawl, run, how):
     assert await run.offer(*"ab") == [True, True]
     assert await run.take() == []
     assert (len(run.backend), run.backend.later) == (2, 2)
-    count, until = run.backend.resting()
+    count, until = run.backend.idle_until()
     assert count == 2
     assert until == pytest.approx(time.monotonic() + HOUR, abs=HOUR / 2)
     assert not run.backend.pending()
@@ -198,23 +198,23 @@ async def test_many_whose_time_has_come_are_all_taken(crawl, run):
 @pytest.mark.parametrize("how", ["", "stop", "kill"])
 async def test_a_slot_is_left_alone_and_others_are_not(crawl, run, how):
     for seconds in (HOUR, HOUR / 4, 0):  # what is shorter changes nothing
-        run.backend.hold(run.request("a"), seconds)
-    assert run.backend.held_until(run.request("a")) == pytest.approx(
+        run.backend.pause_host(run.request("a"), seconds)
+    assert run.backend.paused_until(run.request("a")) == pytest.approx(
         time.monotonic() + HOUR, abs=HOUR / 4
     )
     await run.offer("a", "w")
     run = await again(crawl, how)
     await run.offer("x")
     await run.offer("b", host="b")
-    run.backend.hold(run.request("b", host="b"), 0)
+    run.backend.pause_host(run.request("b", host="b"), 0)
     assert await run.take() == ["b"]
-    assert run.backend.held_until(run.request("a")) > time.monotonic()
-    assert not run.backend.held_until(run.request("b", host="b"))
+    assert run.backend.paused_until(run.request("a")) > time.monotonic()
+    assert not run.backend.paused_until(run.request("b", host="b"))
     assert (len(run.backend), run.backend.pending(), run.backend.over) == (3, False, False)
-    assert run.backend.resting()[1] == pytest.approx(time.monotonic() + HOUR, abs=HOUR / 4)
+    assert run.backend.idle_until()[1] == pytest.approx(time.monotonic() + HOUR, abs=HOUR / 4)
     crawl.wait(2 * HOUR)
     assert sorted(await run.take()) == [*"awx"]
-    assert not run.backend.held_until(run.request("a"))
+    assert not run.backend.paused_until(run.request("a"))
 
 
 # How pages end
@@ -298,7 +298,7 @@ async def test_what_has_failed_waits_for_start_to_be_through_and_for_its_host(cr
     run = await again(crawl, "stop", starts=True)
     assert await run.take() == []
     run.engine.has_started = True
-    run.backend.hold(run.request("a"), HOUR)
+    run.backend.pause_host(run.request("a"), HOUR)
     assert await run.take() == ["b3"]
     assert not run.backend.over
     crawl.wait(2 * HOUR)
@@ -507,7 +507,7 @@ async def test_each_change_is_due_to_be_said(run):
     for change in (
         lambda: backend.offer(request, 0.0, None, None),
         lambda: backend.forget_many([mark_of("a")]),
-        lambda: backend.hold(run.request("b", host="b"), HOUR),
+        lambda: backend.pause_host(run.request("b", host="b"), HOUR),
     ):
         change()
         due = backend.exchange_at

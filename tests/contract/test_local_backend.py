@@ -27,7 +27,7 @@ from scrapy_bloom.local import backend as local_backend
 from scrapy_bloom.local import later, log
 from scrapy_bloom.local import queue as queues
 from scrapy_bloom.local.job import Job
-from scrapy_bloom.local.later import stored_holds, stored_requests
+from scrapy_bloom.local.later import stored_pauses, stored_requests
 from scrapy_bloom.local.log import Log
 from scrapy_bloom.local.queue import Queues
 from scrapy_bloom.local.store import Store
@@ -112,7 +112,7 @@ async def test_what_waits_waits_on_in_the_next_run(in_job, shift, left):
     """A clock that was set back while no crawl ran costs at most the wait."""
     run = await in_job.open()
     await run.offer("a", wait=10 * HOUR)
-    run.backend.hold(run.request("b", host="b"), 20 * HOUR)
+    run.backend.pause_host(run.request("b", host="b"), 20 * HOUR)
     await run.say()
     await in_job.kill()
     wall = in_job.real[1]
@@ -122,27 +122,27 @@ async def test_what_waits_waits_on_in_the_next_run(in_job, shift, left):
     for hours, names, held in ((left - 1, [], True), (2, ["a"], True), (10, [], False)):
         in_job.wait(hours * HOUR)
         assert await run.take() == names
-        assert bool(run.backend.held_until(run.request("b", host="b"))) is held
+        assert bool(run.backend.paused_until(run.request("b", host="b"))) is held
 
 
 async def test_many_slots_that_are_left_alone_cost_nothing(in_job):
-    """Each hold wrote all of them, and each request that was taken hid them and showed them."""
+    """Each pause wrote all of them, and each request that was taken hid them and showed them."""
     in_job.queue, sizes, lines = DownloaderAwarePriorityQueue, [], []
     run = await in_job.open()
     backend, stored = run.backend, store_of(run.backend)
     for many in (1, 1000):
         for number in range(many):
             await run.offer("a", host=f"held-{many}-{number}", filtered=False)
-            backend.hold(run.request("a", host=f"held-{many}-{number}"), HOUR)
+            backend.pause_host(run.request("a", host=f"held-{many}-{number}"), HOUR)
         await run.say()
         before = {*stored.meta.items()}
-        backend.hold(run.request("a", host="another"), (1 + many) * HOUR)
+        backend.pause_host(run.request("a", host="another"), (1 + many) * HOUR)
         sizes.append(sum(len(note) for _, note in {*stored.meta.items()} - before))
         await run.offer("a", host="free", filtered=False)
         lines.append(lines_of((waiting, later, queues), backend.take))
     assert sizes[1] < 20 * sizes[0]
     assert lines[1] == lines[0]
-    assert len(stored_holds(stored.meta)) == 1002
+    assert len(stored_pauses(stored.meta)) == 1002
 
 
 async def test_what_is_put_aside_is_bounded_and_in_nobodys_way(in_job, monkeypatch):
@@ -150,7 +150,7 @@ async def test_what_is_put_aside_is_bounded_and_in_nobodys_way(in_job, monkeypat
     names = [*map(str, range(150))]
     await run.offer(*names)
     await run.offer("free", host="b")
-    run.backend.hold(run.request("a"), HOUR)
+    run.backend.pause_host(run.request("a"), HOUR)
     assert run.backend.take() is None  # so many have been put aside that the event loop must go on
     assert (run.backend.later, len(run.backend)) == (100, 151)
     with monkeypatch.context() as patched:

@@ -23,7 +23,7 @@ from support.numbered_commits import Commits, check, copied, hasty, log_of
 from support.windows import LONGEST, PAGES, WINDOW, Clock, WindowMachine
 
 from scrapy_bloom import file
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.filter import slices
@@ -311,7 +311,7 @@ def test_any_other_row_that_is_not_what_was_written_refuses_the_file(path, monke
     store.filter.add_aged(PAGES[1], 60)
     names = "one/0", "one/0", "one/0", "two/0", "two/0", "two/0"
     rows = [store.push(store.queue(name, name[:3]), b"body") for name in names]
-    store.fail(rows.pop(1), Failed("404", "", 1.0, 0, "", unparsed=True, way=(), body=b""))
+    store.fail(rows.pop(1), FailedPage("404", "", 1.0, 0, "", unparsed=True, way=(), body=b""))
     store.delete(rows.pop(1))
     store.close()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -520,7 +520,7 @@ def test_what_is_damaged_on_the_failed_list_does_not_stop_the_search_for_what_le
         for number in range(2):
             for kind, unparsed in ("503", False), (REDIRECTED, True):
                 way = (b"%d" % number,)
-                failed = Failed(kind, "", 1.0, 0, "", unparsed=unparsed, way=way, body=b"")
+                failed = FailedPage(kind, "", 1.0, 0, "", unparsed=unparsed, way=way, body=b"")
                 store.fail(store.push(store.queue("0", "a"), b""), failed)
         store.commit()
     with closing(sqlite3.connect(path)) as database, database:
@@ -533,7 +533,7 @@ def test_what_is_damaged_on_the_failed_list_does_not_stop_the_search_for_what_le
 def test_halves_of_characters_are_written_as_question_marks(path):
     """Else each commit to come fails, as the row that cannot be written is tried again."""
     store = Store(path, LocalFilter())
-    bad = Failed("E\ud800", "\ud800", 1.0, 1, "", unparsed=False, way=(), body=b"")
+    bad = FailedPage("E\ud800", "\ud800", 1.0, 1, "", unparsed=False, way=(), body=b"")
     row = store.push(store.queue("0", "a\ud800"), b"")
     store.push(store.queue("0", "a\ud800"), b"left")
     store.meta["queue"] = "\udcff"

@@ -23,7 +23,7 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from support import kinds
 from support.kinds import RAN, Color, Flags, Language
 
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.redis.packing import _VALUES, Packing, Refused, read
@@ -294,10 +294,10 @@ def test_a_request_in_redis_that_has_failed_is_read_as_strictly():
     hostile = packed(BAD["a call"])
     carrier = packing.write({"url": "http://x", "meta": {ORIGINAL: hostile}})
     for body in (hostile, carrier):  # listed as it is, to be refused once more
-        assert Failed.of(body, failure, 0.0, **by).body == body
+        assert FailedPage.of(body, failure, 0.0, **by).body == body
     with pytest.raises(Refused):
-        Failed("500", "", 0.0, 1, "", unparsed=False, way=(), body=hostile).retried(**by)
+        FailedPage("500", "", 0.0, 1, "", unparsed=False, way=(), body=hostile).retried(**by)
     assert not RAN
     good = packing.write(carrying(Color.RED))
-    failed = Failed.of(good, failure, 0.0, **by)
+    failed = FailedPage.of(good, failure, 0.0, **by)
     assert packing.fields(failed.retried(**by).body) == packing.fields(good)

@@ -24,9 +24,9 @@ from scrapy_bloom.crawl.page import BECOMES, Event, Page, State
 from scrapy_bloom.crawl.report import Report
 from scrapy_bloom.crawl.scrapy import engine
 from scrapy_bloom.crawl.serialize import Unstorable
-from scrapy_bloom.crawl.waits import hold_up
+from scrapy_bloom.crawl.waits import wait_for
 
-FAILS = {Event.BROKEN, Event.LOST, Event.FAILED}
+FAILS = {Event.BROKEN, Event.UNREACHED, Event.FAILED}
 FAILED = {State.BAD, State.FAILED}
 
 
@@ -36,23 +36,26 @@ FAILED = {State.BAD, State.FAILED}
 def test_the_table_says_for_each_state_what_comes_of_each_event():
     assert [len(row) for row in BECOMES] == [len(Event)] * len(State)
     for state in State:
-        assert BECOMES[state][Event.KEPT] is State.KEPT
-        assert BECOMES[state][Event.FAILED] in (State.FAILED, State.KEPT)
+        assert BECOMES[state][Event.UNFINISHED] is State.UNFINISHED
+        assert BECOMES[state][Event.FAILED] in (State.FAILED, State.UNFINISHED)
         for event in Event:
             after = BECOMES[state][event]
-            assert state is not State.KEPT or after is State.KEPT  # for good
-            assert state is not State.FAILED or after in (State.FAILED, State.KEPT)  # likewise
+            assert state is not State.UNFINISHED or after is State.UNFINISHED  # for good
+            assert state is not State.FAILED or after in (
+                State.FAILED,
+                State.UNFINISHED,
+            )  # likewise
             if after in FAILED:  # only what fails makes a page fail
                 assert state in FAILED or event in FAILS
             if state is State.BAD and after is not state:  # only the spider deals with that
-                assert event in {Event.REACHED, Event.YIELDED, Event.FAILED, Event.KEPT}
+                assert event in {Event.REACHED, Event.YIELDED, Event.FAILED, Event.UNFINISHED}
 
 
 def test_what_waits_for_a_page_fails_with_it_if_that_is_fetched_again():
     for is_fetched_again in True, False:
         parent, page = Page(), Page()
-        hold_up(parent, page)
-        page.note(Event.FAILED, Reason("503"))
+        wait_for(parent, page)
+        page.record(Event.FAILED, Reason("503"))
         assert page.end(with_waiters=is_fetched_again) == [page]
         assert parent.end() == [parent]
         assert parent.has_failed is is_fetched_again
@@ -90,7 +93,7 @@ class PageMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def have_a_request_judged(self, data):
         page = data.draw(st.sampled_from(self.working))
-        page.hold()
+        page.wait_for_one_more()
         self.working.append(page)
 
     @rule(data=st.data())
@@ -98,7 +101,7 @@ class PageMachine(RuleBasedStateMachine):
         """Even to a page that has ended, and in a circle."""
         page, until = (data.draw(st.sampled_from(self.pages)) for _ in range(2))
         waits = page not in self.ended and until not in self.ended and not self.leads(until, page)
-        hold_up(page, until)
+        wait_for(page, until)
         if waits:
             self.waits_for[page].append(until)
         elif until in self.ended and until.state in FAILED:
@@ -113,7 +116,7 @@ class PageMachine(RuleBasedStateMachine):
         """Even to what has ended: that waits for its items, and another page may fail with it."""
         page = data.draw(st.sampled_from(self.pages))
         reason = Reason(str(len(self.happened[page]))) if event in FAILS else None
-        page.note(event, reason)
+        page.record(event, reason)
         self.happened[page].append((event, reason))
 
     @precondition(lambda self: self.working)
@@ -124,8 +127,8 @@ class PageMachine(RuleBasedStateMachine):
         ended = page.end(with_waiters=with_waiters)
         for each in ended:
             assert each not in self.ended  # each page ends once
-            assert each not in self.working  # and not before the engine is through with it
-            assert not self.was(each, Event.KEPT)
+            assert each not in self.working  # and not before the engine is finished with it
+            assert not self.was(each, Event.UNFINISHED)
             for other in self.waits_for[each]:  # nor before what it waits for
                 assert other in self.ended or other in ended
                 if with_waiters and other in ended and other.state in FAILED:
@@ -138,7 +141,7 @@ class PageMachine(RuleBasedStateMachine):
     @invariant()
     def all_that_could_end_has_ended(self):
         for page in self.pages:
-            waits = page in self.working or page.state is State.KEPT
+            waits = page in self.working or page.state is State.UNFINISHED
             if not waits and all(each in self.ended for each in self.waits_for[page]):
                 assert page in self.ended
 
@@ -146,8 +149,10 @@ class PageMachine(RuleBasedStateMachine):
     def a_page_that_has_failed_for_good_is_not_done(self):
         for page, happened in self.happened.items():
             if self.was(page, Event.FAILED):
-                assert page.state in (State.FAILED, State.KEPT)
-            assert (page.state in FAILED) == (page.reason is not None) or page.state is State.KEPT
+                assert page.state in (State.FAILED, State.UNFINISHED)
+            assert (page.state in FAILED) == (
+                page.reason is not None
+            ) or page.state is State.UNFINISHED
             if not self.waits_for[page] and not any(event in FAILS for event, _ in happened):
                 assert page.state not in FAILED
 
@@ -180,17 +185,17 @@ class Crawling:
             before=lambda request: request.meta.get("before", ()),
         )
         self.pages = in_flight.InFlight(self.engine, report, identifier)
-        backend = SimpleNamespace(withhold=lambda _: None, held_until=lambda _: 0.0)
+        backend = SimpleNamespace(withhold=lambda _: None, paused_until=lambda _: 0.0)
         self.memory = memory.Memory(queue, self.pages, backend, report)
 
-    def keep(self, request, mark=None):
+    def add(self, request, mark=None):
         """Keep a request in memory."""
         error = Unstorable(TypeError("a lambda"), request, repr)
         error.mark = mark
-        self.memory.keep(request, error, 0.0)
+        self.memory.add(request, error, 0.0)
 
     def link_back(self, request, mark):
-        self.pages.waits.note_duplicate(mark, self.pages.led_to(request))
+        self.pages.unstored.record_duplicate(mark, self.pages.led_to(request))
 
     def ended(self):
         """Return what was handed out for the pages that have ended."""
@@ -204,7 +209,7 @@ def test_a_link_back_costs_no_more_at_the_end_of_a_long_chain_of_held_pages():
     for number in range(500):
         request, back = Request(f"http://a.test/{number}"), Request("http://a.test/back")
         crawl.engine.parents[request] = parent
-        crawl.keep(request, b"%d" % number)
+        crawl.add(request, b"%d" % number)
         crawl.pages.start(*crawl.memory.pop())
         crawl.engine.parents[back] = parent = request
         before, of = b"%d" % max(0, number - 1), [in_flight, memory, pages, waits]
@@ -225,7 +230,7 @@ class Hesitant(list):
 
 def test_a_queue_that_wants_to_wait_holds_nothing_up():
     crawl = Crawling(queue=Hesitant())
-    crawl.keep(held := Request("http://a.test/held"))
+    crawl.add(held := Request("http://a.test/held"))
     assert crawl.memory.pop() is None
     assert crawl.memory.pop()[0] is held
 
@@ -255,13 +260,13 @@ def test_links_are_kept_for_few_redirects_in_few_bytes_and_the_first_of_each(mon
     for mark in b"a", b"b", b"c", b"d":
         links.expect(mark)
         for url in b"1", b"2":
-            links.keep(mark, Request(f"http://a.test/{mark + url}"))
+            links.add(mark, Request(f"http://a.test/{mark + url}"))
     assert links.pop([b"a", b"none"]) == []
     assert [link.url[-3:] for link in links.pop([b"b", b"b"])] == ["b1'"]
     links.expect(b"e")
-    links.keep(b"e", Request("http://a.test/e", meta={"cannot be stored": lambda: None}, **large))
+    links.add(b"e", Request("http://a.test/e", meta={"cannot be stored": lambda: None}, **large))
     links.expect(b"f")
-    links.keep(b"f", Request("http://a.test/f", **large))
+    links.add(b"f", Request("http://a.test/f", **large))
     assert [link.url[-1:] for link in links.pop([b"c", b"d", b"e", b"f"])] == ["f"]
 
 
@@ -272,7 +277,7 @@ def test_a_link_that_cannot_be_copied_is_not_kept():
 
     links = redirects.FirstLinks()
     links.expect(b"a")
-    links.keep(b"a", Strange(number=1))
+    links.add(b"a", Strange(number=1))
     assert links.pop([b"a"]) == []
 
 
@@ -302,7 +307,7 @@ def test_what_cannot_be_copied_is_not_taken_back(crawler):
     waiting = deque((request, Deferred()) for request in requests)
     crawler.engine.downloader.slots["a"] = SimpleNamespace(queue=waiting)
     answered = waiting[1][1]
-    engine.Engine(crawler).take_back("a", more=2)
+    engine.Engine(crawler).requeue_slot("a", more=2)
     assert [request for request, _ in waiting] == requests[:1]
     assert answered.result.meta == {"own": 1, engine.BACK: True, "more": 2}
     assert answered.result.url == requests[1].url

@@ -32,7 +32,7 @@ def test_what_a_worker_has_not_said_when_it_ends_goes_back_at_once(crawl, worker
     worker.take(4)
     worker.queue.end(worker.have["a"])
     worker.fail("b")
-    worker.queue.put_back(worker.have["c"])
+    worker.queue.requeue(worker.have["c"])
     assert parts_of(worker.queue.close())[3:] == (4, 0)
     assert sorted(crawl.join().take(4)) == [*"abcd"]
     assert crawl.account.in_flight == 4
@@ -229,7 +229,7 @@ def test_what_was_redirected_to_a_failed_page_fails_though_no_worker_comes_and_n
         worker.say()
         wait(5, worker)
     assert sorted(worker.take(9)) == ["a", "b"]
-    assert not crawl.client.exists(crawl.base + "lost")
+    assert not crawl.client.exists(crawl.base + "failed_ways")
 
 
 def test_what_a_look_finds_is_looked_for_too_if_it_is_the_first_of_a_run(wait, crawl):

@@ -217,7 +217,7 @@ class Growing:
         worker, names = self.join().link, self.client.hkeys(self.key)
         worker.dies_after = self.chance.choice([1, 3, 9, 1e9])
         with suppress(BackendError):
-            delete(worker, self.key, [name.decode()[2:] for name in names], note=False)
+            delete(worker, self.key, [name.decode()[2:] for name in names], block=False)
             assert not bits(self.client, self.key)
 
     def save(self):
@@ -251,6 +251,6 @@ def test_a_full_server_refuses_to_grow_and_can_be_emptied(key):
                 shared.call(shared.unanswered or Call([Entry("m", b"page")]))
         worker.usable.set()
         shared.leave()
-        assert delete(worker, key, note=False) == {}
+        assert delete(worker, key, block=False) == {}
         assert not client.keys("*")
         worker.close()

@@ -10,12 +10,12 @@ from support.queues import Crawler, let_die, mark_of, name_of
 from support.waiting import until
 from support.windows import START
 
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.errors import BackendError
 from scrapy_bloom.redis import upkeep
 from scrapy_bloom.redis.hang import Hang
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.wire import DONE, Call, Failing
+from scrapy_bloom.redis.wire import DONE, Call, NewFailedRow
 from scrapy_bloom.redis.worker import MOST_DEATHS
 
 LARGE = 1_000_000
@@ -163,8 +163,8 @@ def test_a_page_that_is_known_to_block_its_worker_fails_and_the_others_come_back
     victim.offer(*"abc")
     victim.take(3)
     page = victim.have["a"]
-    why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
-    victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
+    why = FailedPage("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
+    victim.queue.worker.resign(NewFailedRow(page.id, b"", why, page, (mark_of("c"),)))
     crawl.sweep(by=rescuer)
     rescuer.offer(*"ac")
     assert rescuer.say(4) == ["c"]
@@ -183,8 +183,8 @@ def test_a_lease_may_be_given_up_when_generations_have_expired(set_clock, crawl,
     victim.take(1)
     set_clock(START + seconds)
     page = victim.have["a"]
-    why = Failed("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
-    victim.queue.worker.resign(Failing(page.id, b"", why, page, (mark_of("c"),)))
+    why = FailedPage("blocked", "", 1.7e9, 1, "", unparsed=False, way=(), body=page.body)
+    victim.queue.worker.resign(NewFailedRow(page.id, b"", why, page, (mark_of("c"),)))
     assert bool(crawl.client.hget(crawl.key, "going")) is going
     assert crawl.join(window=80).add("b") == ([] if going else ["b"])
 
@@ -236,16 +236,16 @@ def test_a_clock_that_was_rounded_is_not_one_that_was_moved(set_clock, crawl):
     set_clock(1000.0004)
     worker = crawl.join()
     stop_beating(worker.queue.link)
-    for last, now, heard_since in (
+    for last, now, contact_since in (
         ("1000.001", 1000.0004, b"1.000"),
         ("1000.000", 1001.5, b"1.000"),
         ("1002.000", 1000.5, b"1000.500"),
     ):
-        times = {"heard_since": "1.000", "heard": last, "swept": last, "skew": 0}
+        times = {"contact_since": "1.000", "last_contact": last, "swept": last, "skew": 0}
         crawl.client.hset(crawl.key, mapping=times)
         set_clock(now)
         worker.beat()
-        assert crawl.client.hget(crawl.key, "heard_since") == heard_since
+        assert crawl.client.hget(crawl.key, "contact_since") == contact_since
 
 
 # Requests that may be large: only their heads move, and no body outlives its request
@@ -267,7 +267,7 @@ def test_no_script_moves_a_body_but_to_hand_it_out(crawl, worker):
 
 
 def test_bodies_go_with_their_requests_though_others_have_some_of_them(crawl, worker):
-    """A worker that was taken for dead says that it is through with all that it had."""
+    """A worker that was taken for dead says that it is finished with all that it had."""
     other = crawl.join()
     worker.offer("a")
     had = [worker.have[name] for name in worker.take(1)]

@@ -40,8 +40,8 @@ def about(seconds):
     return pytest.approx(seconds, abs=1e-5)
 
 
-def hold(worker, slot, seconds):
-    worker.queue.next_call.holds[slot] = time.monotonic() + seconds
+def pause(worker, slot, seconds):
+    worker.queue.next_call.pauses[slot] = time.monotonic() + seconds
     worker.exchange()
 
 
@@ -157,8 +157,8 @@ def test_an_unused_turn_is_given_back_unless_a_later_one_is_set(far):
     worker.queue.end(third)
     (fourth,) = worker.exchange(1).taken
     assert fourth.start == about(third.start)
-    worker.queue.put_back(fourth)  # with its turn, as do those before it
-    worker.queue.put_back(second)
+    worker.queue.requeue(fourth)  # with its turn, as do those before it
+    worker.queue.requeue(second)
     worker.exchange()
     again = worker.exchange(2).taken
     assert names(again) == names([second, fourth])
@@ -336,16 +336,16 @@ def test_what_waits_and_which_slots_are_left_alone_can_be_read_and_deleted(still
     worker.offer("a", slot="a")
     worker.offer("b", slot="a", wait=60)
     worker.offer("c", slot="a", wait=90)
-    hold(worker, b"x", 30)
+    pause(worker, b"x", 30)
     worker.say()
     still(now)
     worker.exchange()
     reader = worker.queue.reader
     facts = reader.schedule(5)
     assert (facts["later"], facts["next_due"] - now) == (2, about(60))
-    assert facts["holds"] == {"x": about(now + 30)}
+    assert facts["paused"] == {"x": about(now + 30)}
     assert names(reader.upcoming(9)) == ["a"]
-    assert delete(worker.queue.link, crawl.key, {worker.queue.worker.name}, note=False) == {}
+    assert delete(worker.queue.link, crawl.key, {worker.queue.worker.name}, block=False) == {}
     assert not crawl.client.keys(f"*{crawl.key}*")
 
 
@@ -358,8 +358,8 @@ def test_a_slot_is_left_alone_and_others_are_not(still, crawl, monkeypatch, pace
     worker, other = crawl.join(pace), crawl.join(pace)
     worker.offer("a1", "a2", slot="a")
     worker.add("b1", slot="b")
-    hold(worker, b"a", 60)
-    hold(worker, b"a", 30)  # what is shorter changes nothing
+    pause(worker, b"a", 60)
+    pause(worker, b"a", 30)  # what is shorter changes nothing
     exchange = other.exchange(9)
     assert names(exchange.taken) == ["b1"]
     assert exchange.next_turn == about(40)
@@ -371,31 +371,31 @@ def test_a_slot_is_left_alone_and_others_are_not(still, crawl, monkeypatch, pace
     assert [each.start for each in taken] == [about(HERE + 10)] * len(taken)
 
 
-def test_nothing_that_moves_a_turn_ends_a_hold(still, crawl):
+def test_nothing_that_moves_a_turn_ends_a_pause(still, crawl):
     worker = crawl.join(Pace(40.0, 0.0))
     worker.offer(*range(9), slot="a")
     (first,) = worker.exchange(9).taken
-    worker.queue.put_back(first)  # its turn would be now
-    hold(worker, b"a", 30)
+    worker.queue.requeue(first)  # its turn would be now
+    pause(worker, b"a", 30)
     assert not worker.exchange(9).taken
     worker.queue.next_call.paces[b"a"] = SECOND  # it would be a second after the last
     worker.exchange()
     assert not worker.exchange(9).taken
-    hold(worker, b"a", LONGEST)
+    pause(worker, b"a", LONGEST)
     still(START + 365 * 24 * HOUR)
     assert not worker.exchange(9).taken
 
 
-@pytest.mark.parametrize("kind", ["frees", "holds"])
+@pytest.mark.parametrize("kind", ["frees", "paused"])
 def test_as_many_slots_are_forgotten_as_are_added(still, crawl, kind):
     """However many they are, once a second 500 were."""
     worker, most = crawl.join(Pace(0.1, 0.0)), 0
     for step in range(10):
         still(START + step * 0.2)
         slots = [f"{step}:{n}" for n in range(400)]
-        if kind == "holds":
+        if kind == "paused":
             until = time.monotonic() + 0.1
-            worker.queue.next_call.holds.update((slot.encode(), until) for slot in slots)
+            worker.queue.next_call.pauses.update((slot.encode(), until) for slot in slots)
         else:
             for slot in slots:
                 worker.offer(slot, slot=slot)
@@ -408,33 +408,33 @@ def test_as_many_slots_are_forgotten_as_are_added(still, crawl, kind):
 def test_the_answer_names_the_hosts_that_are_left_alone_when_they_change(still, crawl):
     """With each answer it took the server a millisecond more, and 20 KB, if they were 500."""
     one, other = crawl.join(), crawl.join()
-    hold(one, b"a", HOUR)
-    hold(one, b"b", 60)
-    assert other.exchange().held == {b"a": about(HERE + HOUR), b"b": about(HERE + 60)}
-    assert [*other.exchange().held] == []
-    hold(one, b"a", 60)  # which changes nothing
-    assert [*other.exchange().held] == []
-    hold(one, b"b", 120)
-    assert sorted(other.exchange().held) == [b"a", b"b"]
+    pause(one, b"a", HOUR)
+    pause(one, b"b", 60)
+    assert other.exchange().pauses == {b"a": about(HERE + HOUR), b"b": about(HERE + 60)}
+    assert [*other.exchange().pauses] == []
+    pause(one, b"a", 60)  # which changes nothing
+    assert [*other.exchange().pauses] == []
+    pause(one, b"b", 120)
+    assert sorted(other.exchange().pauses) == [b"a", b"b"]
     still(START + 121)
-    assert [*other.exchange().held] == []
-    assert [*crawl.join().exchange().held] == [b"a"]
+    assert [*other.exchange().pauses] == []
+    assert [*crawl.join().exchange().pauses] == [b"a"]
     other.queue.worker.rename()  # as after a surprise
-    assert [*other.exchange().held] == [b"a"]
+    assert [*other.exchange().pauses] == [b"a"]
     for number in range(501):  # more than an answer has room for
-        one.queue.next_call.holds[b"%d" % number] = time.monotonic() + 100 + number
+        one.queue.next_call.pauses[b"%d" % number] = time.monotonic() + 100 + number
     one.exchange()
-    assert len(other.exchange().held) == 500
+    assert len(other.exchange().pauses) == 500
     still(START + 121 + 110)  # the first ones are over first, and the rest is named again
     one.beat()
-    assert b"500" in other.exchange().held
+    assert b"500" in other.exchange().pauses
 
 
 @pytest.mark.parametrize("notices", ["call", "heartbeat"])
 def test_a_clock_that_goes_back_lets_nobody_wait_longer(still, worker, notices):
     worker.offer("waits", slot="a", wait=60)
     worker.add("held", slot="b")
-    hold(worker, b"b", 60)
+    pause(worker, b"b", 60)
     for hours in (1, 2):
         still(START - hours * HOUR)
         if notices == "heartbeat":

@@ -50,7 +50,7 @@ class Worker:
         downloads._clock = lambda: self.now  # noqa: SLF001 - no other way to set it
         self.slot_of = lambda request: request.meta.get("download_slot", "a")
         engine = SimpleNamespace(
-            has=self.active.__contains__, take_back=self.taken_back.append, slot_of=self.slot_of
+            has=self.active.__contains__, requeue_slot=self.taken_back.append, slot_of=self.slot_of
         )
         report = SimpleNamespace(once=lambda *line: self.lines.append(line))
         self.turns = Turns(engine, downloads, report)
@@ -92,7 +92,7 @@ class Worker:
         self.take(*[0.0] * count)
         for _ in range(count):
             self.end(self.begin())
-        return self.turns.take_paces()
+        return self.turns.pop_paces()
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_the_downloader_does_not_delay_a_request_again(
     assert worker.taken_back == goes_back
     assert worker.now - slot.lastseen == pytest.approx(last_sent if goes_back else then_sent)
     is_late = late > 0.05
-    assert len(worker.turns.take_unused()) == is_late  # after robots.txt the turn is used
+    assert len(worker.turns.pop_unused()) == is_late  # after robots.txt the turn is used
     assert taken.reached is not is_late  # else a worker that leaves would give it back
 
 
@@ -149,15 +149,15 @@ def test_requests_that_would_wait_until_another_one_ends_go_back_with_their_turn
     for request in requests:
         worker.end(request)
     assert worker.taken_back == ["a"]
-    assert sorted(worker.turns.take_unused(), key=taken.index) == taken
-    assert worker.turns.take_paces() == {}
+    assert sorted(worker.turns.pop_unused(), key=taken.index) == taken
+    assert worker.turns.pop_paces() == {}
 
 
 def test_after_a_long_callback_requests_go_back_and_turns_last_longer_until_they_are_used(worker):
     taken, lengths = worker.take(0.0, 1.0, 2.0), []
     worker.now += 10
     assert worker.turns.pop() is None
-    assert worker.turns.take_returning() == taken
+    assert worker.turns.pop_requeued() == taken
     while not worker.turns.pop():
         assert len(lengths) < 20
         worker.take(0.0, slack=worker.turns.slack)
@@ -174,14 +174,14 @@ def test_after_a_long_callback_requests_go_back_and_turns_last_longer_until_they
 def test_a_slot_whose_turns_are_not_used_is_unpaced_until_one_is(worker):
     worker.take(*[0.0] * 8)
     for n in range(8):
-        assert not worker.turns.take_paces()
+        assert not worker.turns.pop_paces()
         worker.end(worker.send(download_slot=f"proxy {n}")[0])
-    assert worker.turns.take_paces() == {b"a": UNPACED}
+    assert worker.turns.pop_paces() == {b"a": UNPACED}
     assert len(worker.lines) == 1
     worker.take(0.0, delay=0.0, listed=True)
     request, _ = worker.send()
     assert worker.turns.is_urgent
-    assert worker.turns.take_paces() == {b"a": Pace(1.0, 0.0)}
+    assert worker.turns.pop_paces() == {b"a": Pace(1.0, 0.0)}
     worker.end(request)
     assert worker.taken_back == ["a"]  # what all workers had of it went at the pace of each
     worker.take(0.0, delay=1.0)
@@ -194,12 +194,12 @@ def test_a_host_that_gets_some_requests_is_paced_however_many_are_forbidden(work
     assert worker.forbid(8) == worker.forbid(1) == {b"a": UNPACED}
     worker.now += 2
     assert not worker.forbid(20)  # the other one has told its pace again
-    assert len(worker.turns.take_unused()) == 29
+    assert len(worker.turns.pop_unused()) == 29
     worker.take(0.0)
     worker.end(worker.send()[0])
     assert not worker.forbid(19)
-    assert len(worker.turns.take_unused()) == 19
-    assert worker.turns.take_unused() == []
+    assert len(worker.turns.pop_unused()) == 19
+    assert worker.turns.pop_unused() == []
 
 
 def test_slots_in_which_requests_wait_or_enough_are_sent_are_busy(worker):
@@ -218,15 +218,15 @@ def test_slots_in_which_requests_wait_or_enough_are_sent_are_busy(worker):
 def test_the_configured_pace_of_a_slot_is_told_once(monkeypatch):
     worker = Worker(monkeypatch, delay=0.0, slow={"delay": 3.0})
     assert worker.turns.slot_for(Request("http://a/")) == b"a"
-    assert not worker.turns.take_paces()
+    assert not worker.turns.pop_paces()
     slow = Request("http://a/", meta={"download_slot": "slow"})
     assert worker.turns.slot_for(slow) == b"slow"
-    assert worker.turns.take_paces() == {b"slow": Pace(3.0, 0.0)}
+    assert worker.turns.pop_paces() == {b"slow": Pace(3.0, 0.0)}
     worker.turns.slot_for(slow)
-    assert not worker.turns.take_paces()  # once is enough
+    assert not worker.turns.pop_paces()  # once is enough
     worker.turns.start_over()
     worker.turns.slot_for(slow)
-    assert worker.turns.take_paces()
+    assert worker.turns.pop_paces()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_delay_is_told_unless_the_slot_was_served_by_it(
     assert slot.delay == (measured if told is None else default)
     slot.delay = measured
     worker.end(request)
-    assert worker.turns.take_paces() == ({} if told is None else {b"a": Pace(told, 0.0)})
+    assert worker.turns.pop_paces() == ({} if told is None else {b"a": Pace(told, 0.0)})
 
 
 def test_what_autothrottle_has_measured_counts_until_another_worker_tells(monkeypatch):
@@ -257,7 +257,7 @@ def test_what_autothrottle_has_measured_counts_until_another_worker_tells(monkey
     request, slot = worker.send()
     slot.delay = 2.0
     worker.end(request)
-    assert worker.turns.take_paces() == {b"a": Pace(2.0, 0.0)}
+    assert worker.turns.pop_paces() == {b"a": Pace(2.0, 0.0)}
     slot.delay = 1.5
     worker.take(0.0, delay=2.0, listed=True)  # as told
     assert slot.delay == 1.5
@@ -268,34 +268,36 @@ def test_what_autothrottle_has_measured_counts_until_another_worker_tells(monkey
 def test_what_waits_here_of_a_slot_that_is_left_alone_goes_back(worker):
     first, (other,) = worker.take(0.0, 0.5), worker.take(0.0, slot=b"b")
     request = Request("http://a/")
-    assert worker.turns.held_until(request) == 0
-    assert worker.turns.hold(request, 60) == {b"a": worker.now + 60}
+    assert worker.turns.paused_until(request) == 0
+    assert worker.turns.pause_host(request, 60) == {b"a": worker.now + 60}
     assert worker.turns.pop() is other
     assert worker.turns.pop() is None
-    assert worker.turns.take_returning() == first
+    assert worker.turns.pop_requeued() == first
     (more,) = worker.take(1.0)  # the server did not know it yet
-    assert worker.turns.take_returning() == [more]
+    assert worker.turns.pop_requeued() == [more]
     (after,) = worker.take(60.0)
     worker.now += 60
     assert worker.turns.pop() is after
-    assert worker.turns.take_returning() == []
+    assert worker.turns.pop_requeued() == []
 
 
 def test_slots_that_other_workers_left_alone_are_known_until_they_are_not(worker):
     request = Request("http://a/")
     worker.turns.heed({b"a": worker.now + 60, b"b": worker.now + 90})
-    assert worker.turns.held_until(request) == worker.now + 60
+    assert worker.turns.paused_until(request) == worker.now + 60
     worker.now += 60
-    assert worker.turns.held_until(request) == 0
+    assert worker.turns.paused_until(request) == 0
     worker.turns.heed({b"c": worker.now + 1})
-    assert set(worker.turns.holds) == {b"b", b"c"}
+    assert set(worker.turns.pauses) == {b"b", b"c"}
 
 
 def test_a_slot_may_be_left_alone_for_any_time(worker):
     one, _ = worker.take(0.0, 0.0)
-    assert worker.turns.hold(Request("http://a/"), 0) == {b"a": worker.now}
+    assert worker.turns.pause_host(Request("http://a/"), 0) == {b"a": worker.now}
     assert worker.turns.pop() is one
-    assert worker.turns.hold(Request("http://a/"), float("inf")) == {b"a": worker.now + LONGEST}
+    assert worker.turns.pause_host(Request("http://a/"), float("inf")) == {
+        b"a": worker.now + LONGEST
+    }
     assert worker.turns.pop() is None
 
 
@@ -303,7 +305,7 @@ def test_a_slot_may_be_left_alone_for_any_time(worker):
 def test_a_request_whose_slot_is_unknown_is_filed_without_a_pace(worker, key):
     """Scrapy says what is wrong with it when it is sent."""
     assert worker.turns.slot_for(Request("http://a/", meta={"download_slot": key})) == b""
-    assert worker.turns.take_paces() == {b"": UNPACED}
+    assert worker.turns.pop_paces() == {b"": UNPACED}
     assert len(worker.lines) == 1
 
 
@@ -314,11 +316,11 @@ def test_a_worker_that_has_passed_over_a_slot_does_not_rest_and_asks_at_once(
     """Once a page ends. Two workers with two slow transfers each used three quarters of them."""
     monkeypatch.setattr(module.time, "monotonic", lambda: 1000.0)
     pacing, busy = Pacing((), (), 16), [b"a"] if passed_over else []
-    pacing.note_called(Call(take=16, busy=busy), Answer(next_turn=30.0))
-    assert pacing.rests is not passed_over
-    pacing.note_ended(0)
+    pacing.record_call(Call(take=16, busy=busy), Answer(next_turn=30.0))
+    assert pacing.is_idle is not passed_over
+    pacing.record_ended(0)
     assert not pacing.want()
-    pacing.note_ended(1)
+    pacing.record_ended(1)
     assert bool(pacing.want()) is passed_over
 
 

@@ -125,7 +125,7 @@ class NoPickle(str):
         raise TypeError("it cannot be pickled")
 
 
-@pytest.mark.parametrize("limit", ["MOST_HELD", "MOST_BYTES", None])
+@pytest.mark.parametrize("limit", ["MOST_DEFERRED", "MOST_BYTES", None])
 async def test_items_of_a_page_that_has_very_many_or_one_that_cannot_be_pickled_do_not_wait(
     job, feed, monkeypatch, limit, caplog
 ):
@@ -138,7 +138,7 @@ async def test_items_of_a_page_that_has_very_many_or_one_that_cannot_be_pickled_
     monkeypatch.setattr(Yielding, "written", (1,))
     if limit:
         monkeypatch.setattr(items_module, limit, 100)
-    pages = fan("a") if limit == "MOST_HELD" else fan()
+    pages = fan("a") if limit == "MOST_DEFERRED" else fan()
     sizes = (await run(Odd, kept(job), feed, pages)).sizes
     assert sizes[0] == 0 < sizes[1]
     assert sorted(line["number"] for line in lines(feed)) == sorted([0, 1, 2] * len(pages))
@@ -274,7 +274,7 @@ async def test_what_cannot_be_written_is_tried_again_and_ends_no_crawl(storage, 
         flushes.append(time.monotonic())
         return flush(self, **options)
 
-    monkeypatch.setattr(frontier, "MOST_UNSAID", 0)
+    monkeypatch.setattr(frontier, "MOST_UNWRITTEN", 0)
     monkeypatch.setattr(_LocalFile, "open_file", failing)
     monkeypatch.setattr(Items, "flush", counting)
     await run(Announcing, storage, feed, fan(1, 2))
@@ -424,7 +424,7 @@ async def test_pages_that_end_while_items_are_written_are_not_done(job, written,
             began.set()
             while len(written) + len(some) + len(self.items) < 13:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            for _ in range(100):  # the engine is through with them
+            for _ in range(100):  # the engine is finished with them
                 await asyncio.sleep(0)
             written.extend(some)
 
@@ -718,7 +718,7 @@ async def test_what_no_commit_has_and_could_not_be_written_is_in_no_feed(
         owner, name = (_LocalFile, "open_file") if handed_over else (items_module, "flush_others")
         patched.setattr(owner, name, lambda *_, **__: exec("raise OSError"))
         assert not await items.flush()
-    items.end(1)
+    items.stop_exporting(1)
     await deferred_from_coro(scrape.crawler.get_extension(FeedExporter).close_spider(None))
     assert lines(feed) == []
 

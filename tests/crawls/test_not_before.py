@@ -44,7 +44,7 @@ ONE_ORDER = {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"}
 def restless(monkeypatch):
     """Nothing but its own timers wakes a crawl, which is idle whenever it waits."""
     for module in frontier, backend, pacing:
-        monkeypatch.setattr(module, "REST", 0.0)
+        monkeypatch.setattr(module, "IDLE_AFTER", 0.0)
     for name in ("_SLOT_HEARTBEAT_INTERVAL", "_MIN_BACK_IN_SECONDS"):
         if hasattr(ExecutionEngine, name):
             monkeypatch.setattr(ExecutionEngine, name, LONG)
@@ -264,7 +264,7 @@ async def test_what_a_callback_downloads_is_sent_to_a_held_host(kept):
 
 async def test_a_crawl_ends_although_a_host_without_requests_is_left_alone(kept, monkeypatch):
     for module in frontier, backend, pacing:
-        monkeypatch.setattr(module, "REST", LONG)  # as if the hold were nearly over
+        monkeypatch.setattr(module, "IDLE_AFTER", LONG)  # as if the pause were nearly over
     crawler, _ = await visit(fan(busy=busy(LONG)), settings={**kept, "RETRY_ENABLED": False})
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert crawler.stats.get_value("bloom/queue/holds") == 1

@@ -27,7 +27,7 @@ from support.sites import Pages, fan
 from scrapy_bloom import StateError
 from scrapy_bloom.crawl import whose
 from scrapy_bloom.local.job import Job
-from scrapy_bloom.local.notes import REQUESTS
+from scrapy_bloom.local.metadata import REQUESTS
 
 pytestmark = pytest.mark.server
 

@@ -20,7 +20,7 @@ from support.crawling import (
     target_of,
     visit,
 )
-from support.internals import unsaid_in
+from support.internals import unwritten_in
 from support.queues import undone
 from support.sites import Pages, fan
 from support.waiting import PATIENCE
@@ -291,7 +291,7 @@ MANY = 100
 @pytest.fixture
 def few(monkeypatch):
     """Only a few requests may be in memory: some hundreds are as far above it as thousands are."""
-    monkeypatch.setattr(frontier, "MOST_UNSAID", FEW * EACH)
+    monkeypatch.setattr(frontier, "MOST_UNWRITTEN", FEW * EACH)
 
 
 class Unstorable(Follower):
@@ -325,7 +325,7 @@ class Wide(Follower):
 
     async def start(self):
         for number in range(MANY):
-            self.most = max(self.most, unsaid_in(self.crawler))
+            self.most = max(self.most, unwritten_in(self.crawler))
             yield Request(f"data:,{number}")
 
     def parse(self, response):
@@ -335,7 +335,7 @@ class Wide(Follower):
             for number in range(FEW):
                 meta = {"large": "x" * EACH}
                 yield Request(f"{response.url}-{number}", meta=meta, priority=-1)
-        self.most = max(self.most, unsaid_in(self.crawler))
+        self.most = max(self.most, unwritten_in(self.crawler))
 
 
 @pytest.mark.usefixtures("few")

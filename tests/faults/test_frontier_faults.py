@@ -197,7 +197,7 @@ class OneLambda(Follower):
 async def test_a_page_whose_only_link_cannot_be_enqueued_is_fetched_by_the_next_run(place):
     """Not even in memory: of a chain of pages all that follow would be lost. Each crawl ends."""
     with LocalSite(pages=20, links=1) as site:
-        first = await crawl_twice(place, site, [(Memory, "keep", cannot)], OneLambda)
+        first = await crawl_twice(place, site, [(Memory, "add", cannot)], OneLambda)
         assert len(first.spider.parsed) == 10
         assert [*site.repeated.values()] == [2]
 

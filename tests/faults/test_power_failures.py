@@ -130,7 +130,7 @@ def test_a_kill_in_a_checkpoint_is_mended_by_whoever_closes_the_file_next(record
 def interrupted(tmp_path):
     """Two commits that are being copied into a file.
 
-    The first one is through with a request, and the second one with another: it marks a page in
+    The first one is finished with a request, and the second one with another: it marks a page in
     whose place there is a new request, and a page that is held in memory.
     """
     path = tmp_path / "job" / "bloom.sqlite"

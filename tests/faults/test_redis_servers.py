@@ -246,7 +246,7 @@ def use(url, key, **options):
         while len(two.have) < 4:
             two.take(6)
         back, unreadable, done, failed, *_ = two.have.values()
-        two.queue.put_back(back)
+        two.queue.requeue(back)
         two.queue.refuse(unreadable)
         two.queue.end(done, Ending())
         two.fail(failed.body.decode())

@@ -66,7 +66,9 @@ class Run:
         self.engine = engine = SimpleNamespace(closing=False, busy=False, slot_of=slot_of)
         engine.has = lambda request: any(request is each for each, _ in self.have.values())
         engine.is_from_start, engine.has_started = (lambda _: starts), not starts
-        engine.wake = engine.before_closing = engine.wrap_start = engine.take_back = lambda *_: None
+        engine.wake = engine.before_closing = engine.wrap_start = engine.requeue_slot = lambda *_: (
+            None
+        )
         settings = Settings.of(self.crawler)
         identifier = Identifier(self.crawler, settings)
         self.crawl = Crawl(
@@ -124,7 +126,7 @@ class Run:
         for name in names:
             request, taken = self.have.pop(name)
             self.backend.release(taken, how, request.meta.get(START, b""))
-        self.backend.note_ended(len(names))
+        self.backend.record_ended(len(names))
 
     def fail(self, *names, kind="503", way=(), unparsed=False, to=None):
         """Let pages fail, which were taken, or be unparsed, perhaps as one was seen."""
@@ -133,7 +135,7 @@ class Run:
             start = request.meta.get(START, b"")
             reason = Reason(kind, unparsed=unparsed, to=to and mark_of(to))
             self.backend.fail(taken, reason, [*map(mark_of, way)], start)
-        self.backend.note_ended(len(names))
+        self.backend.record_ended(len(names))
 
     async def stop(self):
         """Let the crawl stop cleanly; return its account."""
@@ -199,7 +201,7 @@ class JobDirectory(Place):
 
 
 class BySlot(JobDirectory):
-    """Each slot has a queue of its own, in which requests stay while it is left alone."""
+    """Each slot has a queue of its own, in which requests stay while it is paused."""
 
     queue = DownloaderAwarePriorityQueue
 

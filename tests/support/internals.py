@@ -31,7 +31,7 @@ def repeat_the_self_check():
 scheduler_of = attrgetter("engine._slot.scheduler")
 
 # The bytes of requests that are only in memory until the next exchanges of a crawl.
-unsaid_in = attrgetter("engine._slot.scheduler._frontier._backend.unsaid")
+unwritten_in = attrgetter("engine._slot.scheduler._frontier._backend.unwritten")
 
 # The store of a backend: nobody else shows notes and rows as they are.
 store_of = attrgetter("_store")

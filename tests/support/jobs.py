@@ -8,17 +8,17 @@ from scrapy.utils.test import get_crawler
 from testbed.localredis import keys
 
 from scrapy_bloom import BloomDupeFilter, CanonicalRequestFingerprinter
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import APART, Reason
 from scrapy_bloom.local.job import Identity, Job
-from scrapy_bloom.local.later import LATER, note_hold, waiting_body
-from scrapy_bloom.local.notes import FILTER, REQUESTS
+from scrapy_bloom.local.later import LATER, record_pause, waiting_body
+from scrapy_bloom.local.metadata import FILTER, REQUESTS
 from scrapy_bloom.redis.client import Server
 from scrapy_bloom.redis.link import Link
 from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.packing import Packing
 from scrapy_bloom.redis.plan import Plan
-from scrapy_bloom.redis.wire import Call, Failing
+from scrapy_bloom.redis.wire import Call, NewFailedRow
 from scrapy_bloom.redis.worker import Worker
 from scrapy_bloom.settings import Settings
 
@@ -50,12 +50,14 @@ def stored_job(folder, known, **options):
     kept_job(folder, known=known, requests=False, **options)
 
 
-def kept_job(folder, *, known=(), urls=(), bodies=(), waits=(), holds=(), requests=True, **options):
+def kept_job(
+    folder, *, known=(), urls=(), bodies=(), waits=(), pauses=(), requests=True, **options
+):
     """Make a job of `scrapy_bloom.Scheduler` that has stopped cleanly; return its folder.
 
     :param bodies: requests as they are stored, which come after those of the URLs.
     :param waits: pairs of a URL and for how long its request waits.
-    :param holds: pairs of a download slot and for how long it is left alone.
+    :param pauses: pairs of a download slot and for how long it is paused.
     """
     job = open_job(folder, requests=requests, **options)
     for fingerprint in known:
@@ -65,8 +67,8 @@ def kept_job(folder, *, known=(), urls=(), bodies=(), waits=(), holds=(), reques
     for url, seconds in waits:
         body = waiting_body(time.time() + seconds, 0, stored(Request(url)))
         job.store.push(job.store.queue(LATER, None), body)
-    for slot, seconds in holds:
-        note_hold(job.store, slot, time.time() + seconds)
+    for slot, seconds in pauses:
+        record_pause(job.store, slot, time.time() + seconds)
     assert job.close()
     return folder
 
@@ -76,7 +78,7 @@ def list_failed(store, request, kind="503", message="", tries=1, date=None):
     body, last = stored(request), date or time.time()
     row = store.push(store.queue("0", None), body)
     for run in range(1 - tries, 1):
-        failed = Failed.of(body, Reason(kind, message), last + run * APART)
+        failed = FailedPage.of(body, Reason(kind, message), last + run * APART)
         body = failed.body
     store.fail(row, failed)
 
@@ -107,9 +109,9 @@ class SharedCrawl:
         return taken
 
     def fail(self, taken, reason):
-        failed = Failed.of(taken.body, reason, time.time(), self.worker.name, **IN_REDIS)
+        failed = FailedPage.of(taken.body, reason, time.time(), self.worker.name, **IN_REDIS)
         taken.body = failed.body
-        self.worker.call(Call(failures=[Failing(taken.id, b"", failed, taken)]))
+        self.worker.call(Call(failures=[NewFailedRow(taken.id, b"", failed, taken)]))
 
     def close(self):
         self.worker.leave()

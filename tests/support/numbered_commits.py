@@ -37,7 +37,7 @@ def body_of(number, which):
 
 
 class Commits:
-    """Commit `n` adds ten pages with requests, and is through with those of commit ``n - 30``."""
+    """Commit `n` adds ten pages with requests, and is finished with those of commit ``n - 30``."""
 
     def __init__(self, path):
         self.store = Store(path, LocalFilter(300, 1e-9))

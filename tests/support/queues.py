@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from redis import Redis
 
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import MOST_RUNS
 from scrapy_bloom.crawl.scrapy.downloads import UNPACED
 from scrapy_bloom.errors import BackendError
@@ -22,7 +22,7 @@ from scrapy_bloom.redis.member import Entry
 from scrapy_bloom.redis.plan import Plan
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reader import Reader
-from scrapy_bloom.redis.wire import Answer, Failing
+from scrapy_bloom.redis.wire import Answer, NewFailedRow
 from scrapy_bloom.values import DEFAULT_CAPACITY, DEFAULT_ERROR_RATE
 from support.contract import fingerprints
 from support.internals import stop_beating
@@ -99,8 +99,10 @@ class Crawler:
         for name in names:
             taken = self.have.pop(name)
             why = kind, "", time.time(), tries, self.queue.worker.name
-            failed = Failed(*why, unparsed, way if unparsed else (), taken.body)
-            self.queue.fail(taken, Failing(taken.id, start, failed, taken, () if unparsed else way))
+            failed = FailedPage(*why, unparsed, way if unparsed else (), taken.body)
+            self.queue.fail(
+                taken, NewFailedRow(taken.id, start, failed, taken, () if unparsed else way)
+            )
 
     def beat(self):
         """Renew the lease, and look whether others have."""
@@ -263,7 +265,7 @@ def all_are_well(server, key):
     """Let the server be one at which everybody else has renewed a lease a moment ago."""
     client = server.client()
     moment = client.time()[0] - 2
-    client.hset(key, mapping={"heard_since": 1, "heard": moment, "swept": moment})
+    client.hset(key, mapping={"contact_since": 1, "last_contact": moment, "swept": moment})
 
 
 def let_die(server, key, queue):

@@ -193,7 +193,7 @@ def write_crawl(kind, ends, server, client, project):
     if kind != "plain":
         info = info_of(project.job if kind == "job" else f"{server.url}#stored")
         account = info["account"]
-        some = account["done"] > ANSWERED // 4, info["later"], info["holds"]
+        some = account["done"] > ANSWERED // 4, info["later"], info["paused"]
         assert (all(some), account["failed"], account["unparsed"]) == (True, 2, 2), info
 
 

@@ -23,12 +23,12 @@ from support.waiting import PATIENCE
 from testbed.localredis import keys
 
 from scrapy_bloom.commands import VERBS, runner
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import Reason
 from scrapy_bloom.local import job as job_module
 from scrapy_bloom.local.feeds import pack_due
 from scrapy_bloom.local.job import LOCK, lock_job
-from scrapy_bloom.local.notes import DUE, PID, THROUGH
+from scrapy_bloom.local.metadata import DUE, PID, THROUGH
 
 pytestmark = pytest.mark.server  # `make check` leaves all of them out
 
@@ -229,7 +229,7 @@ def test_what_is_given_up_can_be_put_back_alone(bloom):
     for tries in 1, 3:
         list_failed(job.store, Request(f"http://example.com/{tries}"), tries=tries)
     row = job.store.push(job.store.queue("0", None), b"")
-    job.store.fail(row, Failed.of(b"", Reason("404", unparsed=True), time.time()))
+    job.store.fail(row, FailedPage.of(b"", Reason("404", unparsed=True), time.time()))
     job.close()
     code, lines, _ = bloom("queue kept --given-up")
     assert (code, lines[1].split()[-1]) == (0, "http://example.com/3")

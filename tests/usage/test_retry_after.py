@@ -125,7 +125,7 @@ def test_a_host_has_one_budget_until_it_answers_well(site, caplog, status, wish,
     caplog.clear()
     for seconds in granted:
         assert site.answer(status, wish) == seconds
-        for _ in range(7):  # at the same moment: one hold
+        for _ in range(7):  # at the same moment: one pause
             site.now += 0.01
             site.answer(status, wish)
         site.now += seconds

@@ -16,11 +16,11 @@ from support.queues import Crawler, exchange
 from testbed.localredis import keys
 
 from scrapy_bloom import file
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.client import beginning
 from scrapy_bloom.redis.member import Entry
-from scrapy_bloom.redis.wire import Failing
+from scrapy_bloom.redis.wire import NewFailedRow
 
 pytestmark = pytest.mark.server
 
@@ -60,14 +60,14 @@ def asked(verb, target):
 
 NOTES = (
     *("kind", "identity", "pid", "queue", "runs", "in flight", "seen", "done"),
-    *("not kept", "due", "holds 3", "spider.state", "secret", "capacity", "window"),
+    *("not kept", "due", "paused 3", "spider.state", "secret", "capacity", "window"),
 )
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strange") / "kept"
-    kept_job(folder, known=fingerprints(9), urls=URLS, holds=[("busy.test", 300)])
+    kept_job(folder, known=fingerprints(9), urls=URLS, pauses=[("busy.test", 300)])
     return folder
 
 
@@ -87,8 +87,8 @@ def noted(folder, key, value):
 @quickly
 @given(key=some.sampled_from(NOTES), value=STRANGE, verb=some.sampled_from(VERBS))
 @example(key="identity", value=NESTED, verb="info")
-@example(key="holds 3", value=NESTED, verb="top --once")
-@example(key="holds 3", value='{"a": [1e308, 1e308]}', verb="info")
+@example(key="paused 3", value=NESTED, verb="top --once")
+@example(key="paused 3", value='{"a": [1e308, 1e308]}', verb="info")
 @example(key="done", value="x", verb="info")
 @example(key="seen", value=b"x", verb="top --once")
 def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key, value, verb):
@@ -97,7 +97,7 @@ def test_no_note_of_a_job_makes_a_command_fail_with_a_traceback(bloom, kept, key
     assert code != 2 or str(kept) in errors[0] or key in errors[0]
 
 
-@pytest.mark.parametrize("key", ["done", "seen", "identity", "holds 3", "runs"])
+@pytest.mark.parametrize("key", ["done", "seen", "identity", "paused 3", "runs"])
 def test_a_job_with_a_strange_note_is_refused_with_one_error_that_names_it(bloom, kept, key):
     with noted(kept, key, 1.5):
         told = [bloom(asked(verb, kept)) for verb in VERBS]
@@ -123,7 +123,7 @@ def test_no_row_of_a_job_makes_a_command_fail_with_a_traceback(bloom, tmp_path, 
     kept_job(tmp_path / "kept", urls=URLS)
     job = open_job(tmp_path / "kept", requests=True)
     row = job.store.push(job.store.queue("0", None), b"")
-    job.store.fail(row, Failed("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=b"x"))
+    job.store.fail(row, FailedPage("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=b"x"))
     job.close()
     with closing(sqlite3.connect(tmp_path / "kept" / NAME, isolation_level=None)) as database:
         ((*values, _),) = database.execute(f"SELECT * FROM {table}")
@@ -168,8 +168,8 @@ def shared(server):
         for url in URLS:
             worker.queue.offer(Entry("p", None, packed(Request(url))))
         taken = exchange(worker.queue, 2, look=True, default=worker.default, through=False).taken
-        why = Failed("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=taken[0].body)
-        worker.queue.fail(taken[0], Failing(taken[0].id, b"", why, taken[0], ()))
+        why = FailedPage("503", "", 1.7e9, 1, "", unparsed=False, way=(), body=taken[0].body)
+        worker.queue.fail(taken[0], NewFailedRow(taken[0].id, b"", why, taken[0], ()))
         exchange(worker.queue, 0, default=worker.default, through=False)
     with closing(redis.Redis.from_url(server.url)) as client:
         base = beginning(key)
@@ -220,7 +220,7 @@ def test_a_strange_request_in_redis_is_skipped_and_named(bloom, shared, name):
     assert len(why[1]) == 1 + len(URLS)
 
 
-HEADER = "slices", "plan", "epoch", "waiting", "seq", "heard", "w:x"
+HEADER = "slices", "plan", "epoch", "waiting", "seq", "last_contact", "w:x"
 DAMAGE = {field: rf"found a damaged header ({field}: b'\xff'; " for field in HEADER}
 NO_NUMBER = {
     "skew": r"found skew: b'\xff', expected a number",

@@ -47,7 +47,7 @@ FACTS = {
     "account": ACCOUNT,
     "hosts": 3,
     "later": 0,
-    "holds": {},
+    "paused": {},
     "workers": [
         WORKER | {"name": "c:3:x", "dead": 1.7e9, "lease": 0.0, "in_flight": 0},
         WORKER | {"name": "b:2:x", "lease": 11.0, "silent": 19.0},
@@ -168,8 +168,8 @@ def told(bloom, target, verb="top --once --interval 0.1"):
 
 
 def test_a_job_is_watched_beside_its_crawl(bloom, job):
-    holds, waits = [("busy.test", 300)], [("http://a.test/later", 600)]
-    kept_job(job, urls=["http://a.test/"], holds=holds, waits=waits)
+    pauses, waits = [("busy.test", 300)], [("http://a.test/later", 600)]
+    kept_job(job, urls=["http://a.test/"], pauses=pauses, waits=waits)
     crawl = open_job(job, requests=True)
     for number in range(20):
         assert crawl.store.filter.add(b"%020d" % number) is False
@@ -200,7 +200,7 @@ def test_a_crawl_in_redis_is_watched_and_not_changed(bloom, server, key):
         well, silent, dead = (worker.queue for worker in workers)
         for numbers, slot in ((range(3), "a"), (range(3, 8), "b"), ([8], "c"), ([9], "d")):
             workers[0].add(*numbers, slot=f"{slot}.test")
-        well.next_call.holds[b"b.test"] = time.monotonic() + 300
+        well.next_call.pauses[b"b.test"] = time.monotonic() + 300
         well.next_call.paces[b"b.test"] = Pace(5.0, 0.0)
         assert all(worker.take(1) for worker in workers)
         stop_beating(silent.link)

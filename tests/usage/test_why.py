@@ -77,7 +77,7 @@ def told(bloom, target, *paths):
 def test_a_job_says_where_each_page_is(bloom):
     urls = *(f"{SITE}/{n}" for n in range(3)), "http://busy.test/"
     waits = [(f"{SITE}/{9 + number}", 900 * number) for number in range(3)]  # one is due
-    folder = kept_job(Path("kept"), urls=urls, waits=waits, holds=[("busy.test", 300)])
+    folder = kept_job(Path("kept"), urls=urls, waits=waits, pauses=[("busy.test", 300)])
     job = open_job(folder, requests=True)
     store = job.store
     bug = "ValueError in parse", "no price", MOST_RUNS
@@ -118,7 +118,7 @@ def test_redis_says_where_each_page_is(bloom, redis):
         "waiting, not before @900",
         "not seen",
     ]
-    redis.worker.call(Call(holds={b"books.test": time.monotonic() + 300}))
+    redis.worker.call(Call(pauses={b"books.test": time.monotonic() + 300}))
     (held,) = told(bloom, redis.target, "b")
     assert held == "waiting"
 

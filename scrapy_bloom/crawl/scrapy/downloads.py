@@ -161,7 +161,7 @@ def slot_of(crawler: Crawler, request: Request) -> str:
 def leave_first_slot(request: Request) -> None:
     """Remove the download slot that Scrapy has left in the meta of a redirected request.
 
-    It is that of the host from which it was redirected: the pace and the holds of its own host
+    It is that of the host from which it was redirected: the pace and the pauses of its own host
     would not count.
     """
     meta = request.meta

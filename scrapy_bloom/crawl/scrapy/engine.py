@@ -36,28 +36,28 @@ BACK: Final = "bloom_back"
 
 
 class Watcher(Protocol):
-    """Is told how the requests of the scheduler end. No member may raise."""
+    """Learns how the requests of the scheduler end. No member may raise."""
 
     def replaced(self, request: Request, by: Request) -> None:
-        """Note that a downloader middleware has answered a request with another one."""
+        """Record that a downloader middleware has answered a request with another one."""
 
     def answered(self, result: Any, request: Request) -> None:
-        """Note what the downloader has answered: a response or a failure."""
+        """Record what the downloader has answered: a response or a failure."""
 
     def reached(self, request: Request) -> None:
-        """Note that the response of a request reaches its callback."""
+        """Record that the response of a request reaches its callback."""
 
     def unreached(self, error: Failure, request: Request) -> None:
-        """Note that an errback is due: for a failed download, or an error in between."""
+        """Record that an errback is due: for a failed download, or an error in between."""
 
     def made_item(self, request: Request | None) -> None:
-        """Note that a callback or errback has yielded an item."""
+        """Record that a callback or errback has yielded an item."""
 
     def raised(self, failure: Failure, request: Request) -> None:
-        """Note an error of a callback or errback, even ``CloseSpider``: that sends no signal."""
+        """Record an error of a callback or errback, even ``CloseSpider``: that sends no signal."""
 
     def item_failed(self, failure: Failure, request: Request | None) -> None:
-        """Note an error of a pipeline."""
+        """Record an error of a pipeline."""
 
 
 class Engine:
@@ -129,7 +129,7 @@ class Engine:
         """Return the download slot of a request."""
         return slot_of(self._crawler, request)
 
-    def take_back(self, slot: str, **meta: object) -> int:
+    def requeue_slot(self, slot: str, **meta: object) -> int:
         """Have the requests that wait in a download slot enqueued again, with this in their meta.
 
         What somebody awaits there stays, such as ``robots.txt``, and what cannot be copied.
@@ -145,9 +145,9 @@ class Engine:
                 count += 1
         return count
 
-    def take_all_back(self) -> int:
+    def requeue_all(self) -> int:
         """Have all requests that wait in the downloader enqueued again; return how many were."""
-        return sum(map(self.take_back, [*self._engine.downloader.slots]))
+        return sum(map(self.requeue_slot, [*self._engine.downloader.slots]))
 
     def wrap_start(self, wrap: Callable[[AsyncIterator[Any]], AsyncIterator[Any]]) -> None:
         """Read ``wrap(start)`` instead of the spider's ``start()``, each time that it runs.
@@ -215,7 +215,7 @@ class Engine:
             return download(request)
 
         def watched_handle(result: Any, request: Request) -> Any:
-            self._note_output(result, request)
+            self._record_output(result, request)
             if isinstance(result, Request):
                 leave_first_slot(result)
                 watcher.replaced(request, result)
@@ -231,9 +231,9 @@ class Engine:
                 self._downloading.discard(request)
 
         engine._download, engine._handle_downloader_output = watched_download, watched_handle
-        self._crawler.signals.connect(self._note_status, signal=signals.response_downloaded)
+        self._crawler.signals.connect(self._record_status, signal=signals.response_downloaded)
 
-    def _note_status(self, response: Response, request: Request) -> None:
+    def _record_status(self, response: Response, request: Request) -> None:
         if response.status != 200:  # noqa: PLR2004 - most are
             self._statuses[request] = response.status
 
@@ -284,7 +284,7 @@ class Engine:
 
         def watched_process(output: Any, response: Any) -> Any:
             by = self.request_of(response)
-            self._note_output(output, by)
+            self._record_output(output, by)
             if output is None or isinstance(output, Request):
                 return process(output, response)
             watcher.made_item(by)
@@ -312,7 +312,7 @@ class Engine:
         request: Request | None = getattr(response, "request", None)
         return request if request is None else self._sent_as.get(request, request)
 
-    def _note_output(self, output: Any, by: Request | None) -> None:
+    def _record_output(self, output: Any, by: Request | None) -> None:
         if isinstance(output, Request) and self._yielded_by.setdefault(output, by) is not by:
             self._yielded_by[output] = None  # two pages yielded the same object
 
@@ -341,16 +341,16 @@ class Engine:
 
 def watch_engine(
     crawler: Crawler,
-    note: Callable[[Any, Request], object],
-    note_arrived: Callable[[Request], object],
+    record: Callable[[Any, Request], object],
+    record_arrived: Callable[[Request], object],
 ) -> None:
     """Call functions with what the engine receives, before it does something with that.
 
     If this version of Scrapy does not show it, nothing is watched.
 
-    :param note: is called with each response, failure or request out of the downloader, and its
+    :param record: is called with each response, failure or request out of the downloader, and its
         request.
-    :param note_arrived: is called with each request that is to be enqueued, wherever it is from.
+    :param record_arrived: is called with each request that is to be enqueued, wherever it is from.
     """
     engine: Any = engine_of(crawler)
     handle = getattr(engine, "_handle_downloader_output", None)
@@ -360,11 +360,11 @@ def watch_engine(
 
     def watched_handle(result: Any, request: Request) -> Any:
         with suppress(Exception):  # their meta may be anything
-            note(result, request)
+            record(result, request)
         return handle(result, request)
 
     def watched_crawl(request: Request) -> None:
-        note_arrived(request)
+        record_arrived(request)
         crawl(request)
 
     engine._handle_downloader_output, engine.crawl = watched_handle, watched_crawl

@@ -80,7 +80,7 @@ class FeedExporter(feedexport.FeedExporter):
     async def close_spider(self, spider: Spider) -> None:
         """Write all that waits, and close the feeds."""
         if self._local is not None:
-            self._local.end()
+            self._local.finish()
         await super().close_spider(spider)
 
     def _get_storage(self, uri: str, feed_options: dict[str, Any]) -> Any:
@@ -126,26 +126,26 @@ class LocalFiles:
         """How many bytes wait."""
         return sum(len(file.waiting) for file in self._files)
 
-    def note(self) -> dict[str, tuple[int, bytes]]:
-        """Return all bytes that wait, by path, each with the size of the file before them.
+    def collect_due(self) -> dict[str, tuple[int, bytes]]:
+        """Return all bytes that wait, by path, each with its offset in the file; they are due.
 
         A path that the settings have as a relative one is so here, and moves with the job.
 
         :raises OSError: if a file cannot be looked at, or what was written to it is not synced: the
-            note that has it must not be replaced.
+            record that has it must not be replaced.
         """
         found: dict[str, tuple[int, bytes]] = {}
         for file in self._files:
             file.sync()
             if file.waiting:
-                size, before = found.get(file.noted_as, (_size_of(file.path), b""))
-                found[file.noted_as] = size, before + bytes(file.waiting)
+                size, before = found.get(file.stored_as, (_size_of(file.path), b""))
+                found[file.stored_as] = size, before + bytes(file.waiting)
         for file in self._files:
-            file.noted = len(file.waiting)
+            file.due = len(file.waiting)
         return found
 
     def write(self) -> None:
-        """Write what was noted.
+        """Write what is due.
 
         :raises OSError: if a file refuses it; what it has not taken waits.
         """
@@ -159,16 +159,16 @@ class LocalFiles:
         if refusal is not None:
             raise refusal
 
-    def forget(self, *, noted: bool = False) -> None:
-        """Forget what was not noted, and if wanted what was, too."""
+    def forget(self, *, due: bool = False) -> None:
+        """Forget what is not due, and if wanted what is, too."""
         for file in self._files:
-            file.noted = 0 if noted else file.noted
-            del file.waiting[file.noted :]
+            file.due = 0 if due else file.due
+            del file.waiting[file.due :]
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Write all that waits, and whatever comes from now on, at once."""
         for file in self._files:
-            file.end()
+            file.finish()
 
 
 class _LocalFile(FileFeedStorage):
@@ -176,20 +176,20 @@ class _LocalFile(FileFeedStorage):
 
     Attributes:
         waiting: what was exported, and is not written.
-        noted: how many bytes of that :meth:`write` writes.
-        noted_as: its path as given, perhaps relative to `here`.
+        due: how many bytes of that :meth:`write` writes.
+        stored_as: its path as given, perhaps relative to `here`.
         stored: once nothing more comes, is fired when all is written.
     """
 
     def __init__(self, uri: str, feed_options: dict[str, Any], here: Path, *, sync: bool) -> None:
         super().__init__(uri, feed_options=feed_options)
-        self.noted_as, self.path = self.path, str(here / self.path)
+        self.stored_as, self.path = self.path, str(here / self.path)
         is_ascii = "\n".encode(feed_options.get("encoding") or "utf-8") == b"\n"  # not UTF-16
         self._has_lines = is_ascii and feed_options["format"] in _LINES
-        self.waiting, self.noted = bytearray(), 0
+        self.waiting, self.due = bytearray(), 0
         self.stored: Deferred[None] | None = None
         self._sync = sync
-        self._ending = self._unsynced = False
+        self._finishing = self._unsynced = False
 
     def open(self, spider: Spider) -> Any:  # noqa: ARG002 - Scrapy's signature
         """Return what an exporter writes to. Its first line is a new one."""
@@ -200,22 +200,22 @@ class _LocalFile(FileFeedStorage):
     def store(self, file: IO[bytes]) -> Deferred[None]:  # noqa: ARG002 - Scrapy's signature
         """Close the file once all is written; return what fires then."""
         self.stored = Deferred[None]()
-        if self._ending:
-            self.end()
+        if self._finishing:
+            self.finish()
         return self.stored
 
     def write(self) -> None:
-        """Write what was noted.
+        """Write what is due.
 
         :raises OSError: if the file refuses it. What it has not taken waits.
         """
-        if self.noted or (self._ending and self.stored):  # then an empty one is made, too
+        if self.due or (self._finishing and self.stored):  # then an empty one is made, too
             with self.open_file() as file:
-                while self.noted:
-                    count = file.write(self.waiting[: self.noted])
+                while self.due:
+                    count = file.write(self.waiting[: self.due])
                     self._unsynced = self._sync
                     del self.waiting[:count]
-                    self.noted -= count
+                    self.due -= count
         self.sync()
         if self.stored and not self.waiting:
             self.stored.callback(None)
@@ -235,11 +235,11 @@ class _LocalFile(FileFeedStorage):
                 os.fsync(file.fileno())  # unless somebody has taken it away
             self._unsynced = False
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Write what waits, if nothing more comes; else do so when it has come."""
-        self._ending = True
+        self._finishing = True
         if self.stored and not self.stored.called:
-            self.noted = len(self.waiting)
+            self.due = len(self.waiting)
             try:
                 self.write()
             except OSError as error:

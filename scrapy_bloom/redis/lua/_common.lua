@@ -11,11 +11,11 @@
 --   coming_keys      how many it has
 --   going            EPOCH.NUMBER.KEYS of each slice whose first KEYS keys are to be freed
 --   window           seconds that a mark is kept, 0 for no limit
---   order            "lifo" or "fifo"; empty if no requests are kept here
+--   order            "lifo" or "fifo"; empty if no requests are stored here
 --   waiting, taken, failed, unparsed, bodies
 --                    how many requests there were after the last script, and how many bodies
 --   done             how many pages are done: a callback had them
---   not_kept         how many are unparsed, and were not kept: there were very many
+--   not_kept         how many are unparsed, and were not stored: there were very many
 --   seen             how many links were dropped, because they led to pages that were seen
 --   undated          where in `failed` the next sweep goes on, which sets dates anew once `dates` is lost
 --   came             when a worker came last that found no other one
@@ -25,21 +25,21 @@
 --   look             CURSOR SINCE: where in `led` look() continues, and since when; only while it goes on
 --   forgotten        counts the pages that were forgotten
 --   seq              the last sequence number of a request
---   heard_since      since when workers have been heard without a gap
---   heard            when one was heard last
+--   contact_since    since when workers have called without a gap
+--   last_contact     when one called last
 --   swept            when the last sweep was
 --   skew             by how many seconds the clock has gone back in all, see read_clock()
 --   sweep            where in `taken` the next sweep continues
 --   walk             the slot at which rebuilding `turns` continues; only while it is being rebuilt
 --   delay            seconds between requests of a slot that is not in `delays`: the longest that a worker wants
---   workers, hosts, held
+--   workers, hosts, paused
 --                    at the last sweep: how many workers were alive, how many slots had requests, and how many were
---                    left alone
---   holds_version    a number that grows whenever workers are to be told which slots are left alone
+--                    paused
+--   pauses_version   a number that grows whenever workers are to learn which slots are paused
 --   deleted          the epoch that a user deleted last
 --   w:WORKER         NUMBER LEASE DELAY: its last call, when its lease ends, and its own `delay`. NUMBER dead
 --                    SINCE: a tombstone of a worker that missed its lease; with the word "blocked" of one that gave
---                    it up, or "named" if it has said which page did that
+--                    it up, or "named" if it has reported which page did that
 --   a:WORKER         DIGITS IDS: the answer to that call
 -- KEYS[2]  the prefix of all other keys. No key may ever have this very name: because it is missing, a Redis Cluster
 --          refuses all scripts while their slot moves to another node (TRYAGAIN), and none finds only some of its keys:
@@ -47,7 +47,7 @@
 --   later            sorted set: waiting requests that may not be sent yet -> when they may
 --   turns            sorted set: download slot with requests -> when it is served next
 --   frees            sorted set: download slot without requests -> when it may be served again
---   holds            sorted set: download slot that is left alone -> until when
+--   paused           sorted set: download slot that is paused -> until when
 --   delays           hash: download slot -> DELAY JITTER, where these are not the default
 --   taken            hash: WORKER and 8 bytes -> START NEXT DELAY JITTER LISTED HEAD, see _queue.lua
 --   bodies           hash: 8 bytes of each request in one of these, or in one of the next two -> its body, see _queue.lua
@@ -55,7 +55,7 @@
 --   dates            sorted set: the same -> when it was listed there
 --   unparsed         hash: the same -> what no callback got, which is no failure; or it has failed too often
 --   led              hash: keys of `unparsed` -> probes of where redirects led, to a seen page last
---   lost             sorted set: probes of where redirects of failed pages led -> when they failed; see look()
+--   failed_ways      sorted set: probes of where redirects of failed pages led -> when they failed; see look()
 --   reasons          hash: why requests in `failed` are there -> how many are
 --   decisions        hash: the same of `unparsed`
 --   starts           hash: 16 bytes of an unfiltered start request -> "d" if it is done, else WORKER HEAD: who sent it
@@ -67,9 +67,9 @@ local call, unpack = redis.call, table.unpack or unpack
 local header, base = KEYS[1], KEYS[2]
 local queue, later, taken, failed = base .. 'queue', base .. 'later', base .. 'taken', base .. 'failed'
 local bodies, unparsed, dates = base .. 'bodies', base .. 'unparsed', base .. 'dates'
-local led, lost = base .. 'led', base .. 'lost'
+local led, failed_ways = base .. 'led', base .. 'failed_ways'
 local reasons, decisions, starts = base .. 'reasons', base .. 'decisions', base .. 'starts'
-local turns, frees, holds, delays = base .. 'turns', base .. 'frees', base .. 'holds', base .. 'delays'
+local turns, frees, paused, delays = base .. 'turns', base .. 'frees', base .. 'paused', base .. 'delays'
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
@@ -90,8 +90,8 @@ end
 
 -- Return a worker's last call, when its lease ends, and its delay; for a tombstone the call, 'dead', and since when.
 local function read_worker(record)
-  local number, ends, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')
-  return tonumber(number), ends == 'dead' and ends or tonumber(ends), tonumber(delay)
+  local number, expires, delay = (record or ''):match('^(%d+) (%S+) ?(%S*)')
+  return tonumber(number), expires == 'dead' and expires or tonumber(expires), tonumber(delay)
 end
 
 -- Return all workers by their names, also dead ones: for each what read_worker() says, and whether it was blocked.
@@ -100,16 +100,18 @@ local function read_workers()
   for _, field in ipairs(call('HKEYS', header)) do
     if field:sub(1, 2) == 'w:' then
       local record = call('HGET', header, field)
-      local number, ends, delay = read_worker(record)
-      workers[field:sub(3)] = {number = number, ends = ends, delay = delay, blocked = record:find('blocked', 1, true),
-        named = record:find('named', 1, true)}
+      local number, expires, delay = read_worker(record)
+      workers[field:sub(3)] = {number = number, expires = expires, delay = delay,
+        blocked = record:find('blocked', 1, true), named = record:find('named', 1, true)}
     end
   end
   return workers
 end
 
 -- Whether there is a lease, and it is valid. One that ends much later was given before the clock went back.
-local function is_valid(ends, lease) return type(ends) == 'number' and ends > now and ends <= now + 2 * lease end
+local function is_valid(expires, lease)
+  return type(expires) == 'number' and expires > now and expires <= now + 2 * lease
+end
 
 local function read_slices(text, epoch)
   local slices = {}
@@ -147,8 +149,8 @@ local function divide(slices, window)
   if window == 0 then return slices, over end
   for _, slice in ipairs(slices) do
     slice.since = math.min(slice.since, now)
-    local some = slice.since + window * 9 / 8 <= now and over or live
-    some[#some + 1] = slice
+    local group = slice.since + window * 9 / 8 <= now and over or live
+    group[#group + 1] = slice
   end
   return live, over
 end

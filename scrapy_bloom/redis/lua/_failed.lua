@@ -51,7 +51,7 @@ local function list(place, key, kind, packed)
   end
 end
 
--- List a request that no worker has told about, after so many deaths. One that workers died with is unparsed: it stays
+-- List a request that no worker has reported, after so many deaths. One that workers died with is unparsed: it stays
 -- until it is put back by hand. What nobody can read is tried again by the next run.
 local function fail(head, reason, deaths)
   local place = deaths > 0 and unparsed or failed
@@ -83,32 +83,34 @@ local function reopen(start, comes)
   if before == 'd' then counters.done = math.max(0, counters.done - 1) end
   local worker, head = before:match('^(%S+) (.+)$')
   if comes and head then
-    local _, ends = read_worker(call('HGET', header, 'w:' .. worker))
-    local waits = call('ZRANGEBYLEX', queue, '[' .. head, '[' .. with_deaths(head, 255))[1] or head
-    if type(ends) ~= 'number' and call('ZREM', queue, waits) + call('ZREM', later, waits) > 0 then drop_body(head) end
+    local _, expires = read_worker(call('HGET', header, 'w:' .. worker))
+    local waiting = call('ZRANGEBYLEX', queue, '[' .. head, '[' .. with_deaths(head, 255))[1] or head
+    if type(expires) ~= 'number' and call('ZREM', queue, waiting) + call('ZREM', later, waiting) > 0 then
+      drop_body(head)
+    end
   end
   return find(start)
 end
 
--- Note that a start request is done, or which worker has sent it, and its head.
-local function note_start(start, what)
+-- Record that a start request is done, or which worker has sent it, and its head.
+local function record_start(start, what)
   if call('HLEN', starts) < MOST_STARTS then call('HSET', starts, start, what) end
 end
 
 -- Count pages that are done: once, if that is of a start request.
-local function note_done(start, some)
-  if some == 0 then return end
+local function record_done(start, total)
+  if total == 0 then return end
   if start ~= '' then
     drop_body(reopen(start))
-    note_start(start, 'd')
+    record_start(start, 'd')
   end
-  counters.done = counters.done + (start == '' and some or 1)
+  counters.done = counters.done + (start == '' and total or 1)
 end
 
 -- Look again for what was redirected to seen pages, if some of these have failed up to a date. What fails in this very
 -- call, as what the look itself finds, is for the next look.
 local function begin_look(date)
-  if #call('ZRANGEBYSCORE', lost, '-inf', date, 'LIMIT', '0', '1') > 0 and not call('HGET', header, 'look') then
+  if #call('ZRANGEBYSCORE', failed_ways, '-inf', date, 'LIMIT', '0', '1') > 0 and not call('HGET', header, 'look') then
     call('HSET', header, 'look', '0 ' .. format_time(clock - 1))
   end
 end
@@ -120,14 +122,14 @@ end
 local function look(position, size, is_known, forget)
   if not position then return end
   local cursor, since = position:match('^(%d+) (%d+)$')
-  local portion, some = call('HSCAN', led, cursor, 'COUNT', PORTION), 0
+  local portion, found = call('HSCAN', led, cursor, 'COUNT', PORTION), 0
   for i = 1, #portion[2], 2 do
     local key, way = portion[2][i], portion[2][i + 1]
     local last, value = way:sub(-size), call('HGET', unparsed, portion[2][i])
-    if value and call('ZSCORE', lost, last) and not is_known(last) then
-      if some == MOVED then return end
-      some = some + 1
-      for at = 1, #way - size, size do call('ZADD', lost, format_time(clock), way:sub(at, at + size - 1)) end
+    if value and call('ZSCORE', failed_ways, last) and not is_known(last) then
+      if found == MOVED then return end
+      found = found + 1
+      for at = 1, #way - size, size do call('ZADD', failed_ways, format_time(clock), way:sub(at, at + size - 1)) end
       forget(way)
       let_fail(key, value)
     end
@@ -136,13 +138,13 @@ local function look(position, size, is_known, forget)
     call('HSET', header, 'look', portion[1] .. ' ' .. since)
     return
   end
-  local over = call('ZRANGEBYSCORE', lost, '-inf', since, 'LIMIT', '0', PORTION)
-  if #over > 0 then call('ZREM', lost, unpack(over)) else call('HDEL', header, 'look') end
+  local over = call('ZRANGEBYSCORE', failed_ways, '-inf', since, 'LIMIT', '0', PORTION)
+  if #over > 0 then call('ZREM', failed_ways, unpack(over)) else call('HDEL', header, 'look') end
 end
 
--- List requests that no callback got; beyond so many that are unparsed, further ones are only counted. All is said as
--- call.lua is told. Return probes that are to be forgotten.
-local function note_failed(worker, failures, most_unparsed)
+-- List requests that no callback got; beyond so many that are unparsed, further ones are only counted. All is as in
+-- call.lua. Return probes that are to be forgotten.
+local function record_failed(worker, failures, most_unparsed)
   local ways = {}
   for _, each in ipairs(failures) do
     local id, key, is_unparsed, kind, packed, body, probes = unpack(each)
@@ -159,7 +161,7 @@ local function note_failed(worker, failures, most_unparsed)
       end
       for i = 1, is_unparsed and 0 or #probes do
         ways[#ways + 1] = probes[i]
-        call('ZADD', lost, format_time(clock), probes[i])
+        call('ZADD', failed_ways, format_time(clock), probes[i])
       end
     end
   end
@@ -182,10 +184,10 @@ end
 -- Put a request from one of the lists back into the queue. If it is a start request it may come again.
 local function requeue(key, head)
   enqueue(head)
-  if #key == 16 then note_start(key, '- ' .. head) end
+  if #key == 16 then record_start(key, '- ' .. head) end
 end
 
--- Put requests of the lists back into the queue, or count them as done: `restored` is as call.lua is told.
+-- Put requests of the lists back into the queue, or count them as done: `restored` is as in call.lua.
 local function restore(restored)
   for _, each in ipairs(restored) do
     local key, head, body = unpack(each)
@@ -195,7 +197,7 @@ local function restore(restored)
       requeue(key, head)
     elseif before then
       drop_body(before)
-      note_done(#key == 16 and key or '', 1)
+      record_done(#key == 16 and key or '', 1)
     end
   end
 end

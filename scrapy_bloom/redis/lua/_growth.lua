@@ -1,4 +1,4 @@
--- Slices that come and go, a key at a time: a script that makes or frees many holds up all workers, as each key takes
+-- Slices that come and go, a key at a time: a script that makes or frees many blocks all workers, as each key takes
 -- some 3 ms. It is prepended to all scripts, after _common.lua; upkeep.lua makes and frees keys.
 --
 -- A slice is used once it has all its keys. The header's `coming` says which one gets them, if it has not all: the

@@ -3,15 +3,15 @@
 -- Store how many requests there are, and what else is given; return the counts.
 local function count(...)
   local waiting = call('ZCARD', queue) + call('ZCARD', later)
-  local in_flight, failures, kept_back = call('HLEN', taken), call('HLEN', failed), call('HLEN', unparsed)
+  local in_flight, failures, unparsed_count = call('HLEN', taken), call('HLEN', failed), call('HLEN', unparsed)
   local stored = call('HLEN', bodies)
-  if stored > 0 and waiting + in_flight + failures + kept_back == 0 then  -- of requests that have vanished
+  if stored > 0 and waiting + in_flight + failures + unparsed_count == 0 then  -- of requests that have vanished
     call('UNLINK', bodies)
     stored = 0
   end
-  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'unparsed', kept_back,
+  call('HSET', header, 'waiting', waiting, 'taken', in_flight, 'failed', failures, 'unparsed', unparsed_count,
     'bodies', stored, ...)
-  return waiting, in_flight, failures, kept_back
+  return waiting, in_flight, failures, unparsed_count
 end
 
 -- Let the next sweeps put back everything that was taken. The workers start over under new names.
@@ -24,7 +24,7 @@ end
 
 -- Count anew: pages are fetched again. What has failed or is unparsed stays listed.
 local function forget_account()
-  call('UNLINK', starts, led, lost)
+  call('UNLINK', starts, led, failed_ways)
   call('HDEL', header, 'done', 'not_kept', 'seen', 'look')
   if call('EXISTS', failed) == 0 then call('UNLINK', reasons) end
   if call('EXISTS', unparsed) == 0 then call('UNLINK', decisions) end

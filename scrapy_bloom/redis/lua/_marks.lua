@@ -41,10 +41,10 @@ end
 
 -- What surprises a worker whose record this is, if anything does; and the number of its last call here.
 local function surprise_of(record, number, answered)
-  local last, ends = read_worker(record)
+  local last, expires = read_worker(record)
   last = last or -1
-  if ends == 'dead' and last >= answered then return 'dead' end
-  if last < answered or number < last or ends == 'dead' then return 'lost' end
+  if expires == 'dead' and last >= answered then return 'dead' end
+  if last < answered or number < last or expires == 'dead' then return 'lost' end
   return nil, last
 end
 

@@ -15,12 +15,12 @@
 -- A member of `later` is the same, and moves to `queue` when its time has come.
 --
 -- `turns` and `frees` hold nothing but times: if they are lost, `turns` is rebuilt, and at worst each host gets one
--- request too early. No time that is set for a slot comes before the end of its hold.
+-- request too early. No time that is set for a slot comes before its pause is over.
 --
 -- All these times are in whole microseconds, which Redis and Lua read and write much faster than fractions, and by
 -- `clock`, which never goes back: see read_clock().
 --
--- Whoever takes a request is told its turn: when to send it. NEXT is the turn that was set after it.
+-- Whoever takes a request learns its turn: when to send it. NEXT is the turn that was set after it.
 local PORTION = 500
 local MOVED = 50  -- requests that one call moves from `later` to `queue`, at most
 local SECOND = 1000000
@@ -30,22 +30,22 @@ local function slot_of(head) return head:sub(3, 2 + struct.unpack('>H', head)) e
 local function id_of(head) return head:sub(-13, -6) end  -- also of a row of `taken`, which ends with its head
 local function with_deaths(head, deaths) return head:sub(1, -2) .. string.char(deaths) end
 
--- Return until when a slot is left alone; 0 if it is not.
-local some_held
-local function hold_of(slot)
-  if some_held == nil then some_held = call('EXISTS', holds) == 1 end
-  return some_held and tonumber(call('ZSCORE', holds, slot) or 0) or 0
+-- Return until when a slot is paused; 0 if it is not.
+local has_pauses
+local function paused_until(slot)
+  if has_pauses == nil then has_pauses = call('EXISTS', paused) == 1 end
+  return has_pauses and tonumber(call('ZSCORE', paused, slot) or 0) or 0
 end
 
 -- Let a slot have a turn: now, or when it is free again.
 local function await_turn(slot)
   local free = tonumber(call('ZSCORE', frees, slot) or clock)
-  call('ZADD', turns, 'NX', format_time(math.max(free, hold_of(slot))), slot)
+  call('ZADD', turns, 'NX', format_time(math.max(free, paused_until(slot))), slot)
 end
 
 -- Set when a slot is served next, or may be.
 local function set_turn(key, slot, turn)
-  call('ZADD', key, format_time(math.max(turn, hold_of(slot))), slot)
+  call('ZADD', key, format_time(math.max(turn, paused_until(slot))), slot)
 end
 
 -- Return when a slot is served next, or may be, and the key that says so.
@@ -68,34 +68,34 @@ local function drop_free(most)
   end
 end
 
--- Likewise forget holds that are over.
-local function drop_held(most)
-  local slots = call('ZRANGEBYSCORE', holds, '-inf', format_time(clock), 'LIMIT', '0', most)
-  if #slots > 0 then call('ZREM', holds, unpack(slots)) end
+-- Likewise forget pauses that are over.
+local function drop_pauses(most)
+  local slots = call('ZRANGEBYSCORE', paused, '-inf', format_time(clock), 'LIMIT', '0', most)
+  if #slots > 0 then call('ZREM', paused, unpack(slots)) end
 end
 
--- Have all workers told again which slots are left alone.
-local function tell_holds()
-  local last = tonumber(call('HGET', header, 'holds_version') or 0)
-  call('HSET', header, 'holds_version', format_time(math.max(clock, last + 1)))
+-- Have all workers learn again which slots are paused.
+local function announce_pauses()
+  local last = tonumber(call('HGET', header, 'pauses_version') or 0)
+  call('HSET', header, 'pauses_version', format_time(math.max(clock, last + 1)))
 end
 
--- Leave slots alone for a time: `held` is as the `holds` of call.lua.
-local function set_holds(held)
+-- Pause slots for a time: `slots` is as the `paused` of call.lua.
+local function pause_slots(slots)
   local longer = false
-  for _, hold in ipairs(held) do
-    local slot, seconds = unpack(hold)
-    some_held = true
-    local ends = clock + seconds * SECOND
-    if ends > hold_of(slot) then
-      call('ZADD', holds, format_time(ends), slot)
+  for _, pause in ipairs(slots) do
+    local slot, seconds = unpack(pause)
+    has_pauses = true
+    local over_at = clock + seconds * SECOND
+    if over_at > paused_until(slot) then
+      call('ZADD', paused, format_time(over_at), slot)
       longer = true
     end
     local turn, key = turn_of(slot)
     if turn then set_turn(key, slot, turn) end
   end
-  if longer then tell_holds() end
-  if #held > 0 then drop_held(math.min(2 * #held, PORTION)) end
+  if longer then announce_pauses() end
+  if #slots > 0 then drop_pauses(math.min(2 * #slots, PORTION)) end
 end
 
 local function enqueue(head)
@@ -113,13 +113,13 @@ local function move_due()
   end
 end
 
--- Whether nothing may be sent: all that waits does so for a time, or in slots that are left alone.
+-- Whether nothing may be sent: all that waits does so for a time, or in slots that are paused.
 local function is_idle()
   if call('ZCARD', queue) == 0 then return true end
   local slots = call('ZRANGEBYSCORE', turns, '-inf', '+inf', 'LIMIT', '0', PORTION)
   if #slots == 0 or #slots == PORTION then return false end  -- of so many some may be sent
   for _, slot in ipairs(slots) do
-    if hold_of(slot) <= clock then return false end
+    if paused_until(slot) <= clock then return false end
   end
   return true
 end
@@ -193,12 +193,13 @@ end
 -- Return whether it did. A script that may count requests does this first: count() takes what is there for all. Also
 -- continue rebuilding `turns`.
 local function start_over_if_vanished(slices)
-  local waiting, in_flight, failures, kept_back, stored =
+  local waiting, in_flight, failures, unparsed_count, stored =
     unpack(call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed', 'bodies'))
-  local some = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
+  local has_vanished = call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)
     or call('HLEN', taken) < tonumber(in_flight) or call('HLEN', failed) < tonumber(failures)
-    or call('HLEN', unparsed) < tonumber(kept_back) or call('HLEN', bodies) < tonumber(stored) or again_vanished(slices)
-  if some then start_over() end
+    or call('HLEN', unparsed) < tonumber(unparsed_count) or call('HLEN', bodies) < tonumber(stored)
+    or again_vanished(slices)
+  if has_vanished then start_over() end
   walk()
-  return some
+  return has_vanished
 end

@@ -13,13 +13,13 @@ local function read_pace(text, default)
   return delay, jitter, text .. ' 1 '
 end
 
--- Note the paces of slots that a worker tells, and move their next turns accordingly.
-local function set_paces(said, default)
-  for _, pace in ipairs(said.paces) do
+-- Store the paces of slots that a worker sends, and move their next turns accordingly.
+local function set_paces(sent, default)
+  for _, pace in ipairs(sent.paces) do
     local slot, delay, jitter = unpack(pace)
     local turn, key = turn_of(slot)
     local before = read_pace(call('HGET', delays, slot), default)
-    if not turn or delay == said.delay and jitter == said.jitter then  -- nothing would remove it without a turn
+    if not turn or delay == sent.delay and jitter == sent.jitter then  -- nothing would remove it without a turn
       call('HDEL', delays, slot)
     else
       call('HSET', delays, slot, string.format('%.3f %.3f', delay, jitter))
@@ -49,22 +49,22 @@ local function hand_out(haul, head, turn)
   return true
 end
 
--- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others. Risky ones hold
--- up nothing: they wait for a worker that has nothing.
-local function hand_out_some(haul, slot, most, turn)
-  local prefix, passed, gone, some = struct.pack('>H', #slot) .. slot, haul.passed, haul.gone, 0
+-- Hand out up to `most` requests of a slot. Return how many these were, and whether the slot has others. Risky ones block
+-- nothing: they wait for a worker that has nothing.
+local function hand_out_from(haul, slot, most, turn)
+  local prefix, passed, gone, handed = struct.pack('>H', #slot) .. slot, haul.passed, haul.gone, 0
   for _ = 1, PORTION do
-    local skip, asked = passed[slot] or 0, most - some + 1
-    local heads = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, asked)
+    local skip, wanted = passed[slot] or 0, most - handed + 1
+    local heads = call('ZRANGEBYLEX', queue, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', skip, wanted)
     for i, head in ipairs(heads) do
-      local done = some < most and hand_out(haul, head, turn)
-      if done == false then return some, true end
-      if done then gone[#gone + 1], some = head, some + 1 else haul.waits[slot] = true end
+      local done = handed < most and hand_out(haul, head, turn)
+      if done == false then return handed, true end
+      if done then gone[#gone + 1], handed = head, handed + 1 else haul.passed_over[slot] = true end
       passed[slot] = skip + i
     end
-    if #heads < asked then return some, haul.waits[slot] end
+    if #heads < wanted then return handed, haul.passed_over[slot] end
   end
-  return some, true
+  return handed, true
 end
 
 -- Serve a slot: take up to `most` of its requests with one start, and set its next turn. Return how many were taken.
@@ -77,21 +77,22 @@ local function serve(haul, slot, turn, listed, most)
   else
     following = clock + #haul.ids + 1  -- slots without a delay take turns
   end
-  local some, others = hand_out_some(haul, slot, most, describe_turn(start, following, pace))
+  local handed, others = hand_out_from(haul, slot, most, describe_turn(start, following, pace))
   if others then
-    if some == 0 then following = haul.horizon + 1 end  -- they are for another worker, or the next call
+    if handed == 0 then following = haul.horizon + 1 end  -- they are for another worker, or the next call
     local later_turns = haul.turns
-    later_turns[#later_turns + 1], later_turns[#later_turns + 2] = format_time(math.max(following, hold_of(slot))), slot
+    following = math.max(following, paused_until(slot))
+    later_turns[#later_turns + 1], later_turns[#later_turns + 2] = format_time(following), slot
   else
     call('ZREM', turns, slot)
-    if some > 0 and delay > 0 then
+    if handed > 0 and delay > 0 then
       call('ZADD', frees, format_time(following), slot)
       haul.freed = haul.freed + 1
     elseif listed and not call('ZSCORE', frees, slot) then
       call('HDEL', delays, slot)
     end
   end
-  return some
+  return handed
 end
 
 -- Return slots whose turns have come, their turns, and whether the worker has enough of them: such slots come last.
@@ -99,8 +100,8 @@ local function due(horizon, most, is_busy)
   local slots, busy_slots, times = {}, {}, {}
   local reply = call('ZRANGEBYSCORE', turns, '-inf', format_time(horizon), 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #reply, 2 do
-    local some = is_busy[reply[i]] and busy_slots or slots
-    some[#some + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
+    local group = is_busy[reply[i]] and busy_slots or slots
+    group[#group + 1], times[reply[i]] = reply[i], tonumber(reply[i + 1])
   end
   if #slots > 0 then return slots, times, false end
   return busy_slots, times, true
@@ -108,39 +109,39 @@ end
 
 -- Store what a worker has taken. A request whose body has vanished is dropped here: since then the crawl has started
 -- over, and its page counts as new.
-local function keep(haul, worker)
-  local ids, rows, texts, stored, some = {}, {}, {}, {}, 0
+local function store_taken(haul, worker)
+  local ids, rows, texts, stored, total = {}, {}, {}, {}, 0
   for i, body in ipairs(call('HMGET', bodies, unpack(haul.ids))) do
     if body then
       local id, row = haul.ids[i], haul.rows[i]
-      some = some + 1
-      ids[some], rows[some], texts[some] = id, row, body
-      stored[2 * some - 1], stored[2 * some] = worker .. id, row
+      total = total + 1
+      ids[total], rows[total], texts[total] = id, row, body
+      stored[2 * total - 1], stored[2 * total] = worker .. id, row
     end
   end
-  if some > 0 then call('HSET', taken, unpack(stored)) end
+  if total > 0 then call('HSET', taken, unpack(stored)) end
   haul.ids, haul.rows, haul.bodies = ids, rows, texts
 end
 
 -- Take as many requests as a worker asks for. Return the haul, and how long until more can be taken, as `next` of
 -- call.lua says it.
-local function take(said, default)
-  local left, many, horizon = said.take, #said.busy, clock + said.ahead * SECOND
+local function take(sent, default)
+  local left, many, horizon = sent.take, #sent.busy, clock + sent.ahead * SECOND
   local haul = {
-    most = said.most, alone = said.alone, default = default,
+    most = sent.most, alone = sent.alone, default = default,
     horizon = horizon,  -- of turns that come until then, requests are taken
-    soonest = clock + said.lead * SECOND,  -- before then no worker knows of a turn
-    slack = said.slack * SECOND,  -- so long it lasts
-    room = said.room,  -- for so many bytes
+    soonest = clock + sent.lead * SECOND,  -- before then no worker knows of a turn
+    slack = sent.slack * SECOND,  -- so long it lasts
+    room = sent.room,  -- for so many bytes
     ids = {}, rows = {}, bodies = {},  -- what was taken: ids, as in `taken`, bodies
     gone = {},  -- members of `queue`
     passed = {},  -- slot -> how many of its first members are among these, or wait
-    waits = {},  -- slots of which some wait
+    passed_over = {},  -- slots of which some wait
     turns = {},  -- next turns of slots that have more requests
     freed = 0,  -- how many have none
   }
   local is_busy = {}
-  for _, slot in ipairs(said.busy) do is_busy[slot] = true end
+  for _, slot in ipairs(sent.busy) do is_busy[slot] = true end
   for _ = 1, PORTION do
     -- Lua can hand on some 8,000 values at once.
     local slots, times, all_busy = due(horizon, math.min(left + many, 7000), is_busy)
@@ -159,7 +160,7 @@ local function take(said, default)
     if left == 0 or haul.room <= 0 or not progress then break end
   end
   if #haul.gone > 0 then call('ZREM', queue, unpack(haul.gone)) end
-  if #haul.ids > 0 then keep(haul, said.worker) end
+  if #haul.ids > 0 then store_taken(haul, sent.worker) end
   if haul.freed > 0 then drop_free(2 * haul.freed) end
   if left == 0 or haul.room <= 0 then return haul, 0 end
   local after = call('ZRANGEBYSCORE', turns, '(' .. format_time(horizon), '+inf', 'WITHSCORES', 'LIMIT', '0', many + 1)
@@ -171,8 +172,8 @@ end
 
 -- Return rows of `taken`, and behind them the bodies of these requests, in the same order.
 local function with_bodies(rows, texts)
-  local some = #rows
-  for i, body in ipairs(texts) do rows[some + i] = body end
+  local total = #rows
+  for i, body in ipairs(texts) do rows[total + i] = body end
   return rows
 end
 

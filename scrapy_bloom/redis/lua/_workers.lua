@@ -1,20 +1,20 @@
 -- The workers: which are alive, when a run of theirs begins, and what becomes of what dead ones have taken.
 --
--- A worker is dead if it has no lease although workers have been heard for a whole lease without a gap. So after the
+-- A worker is dead if it has no lease although workers have called for a whole lease without a gap. So after the
 -- server has stood still, or its clock was changed, every worker gets another lease.
 local SWEEP, SCANNED, DAY = 1, 300, 86400
 local MOST_DEAD = 200  -- tombstones that are kept: each sweep reads them all. Without one a worker starts over
 
--- Set `clock`, given `heard_since`, `heard`, `swept` and `skew` of the header. Return the fields and values that are to
--- be written of these, and since when workers have been heard without a gap if a sweep is due.
+-- Set `clock`, given `contact_since`, `last_contact`, `swept` and `skew` of the header. Return the fields and values
+-- that are to be written of these, and since when workers have called without a gap if a sweep is due.
 --
 -- If the server's clock has gone back, `clock` stays where it was, so that nobody waits longer for that.
 local function read_clock(since, last, swept, skew, lease)
-  local moment, changed = string.format('%.3f', now), {'heard'}
+  local moment, changed = string.format('%.3f', now), {'last_contact'}
   changed[2] = moment
   local back = last - now > 1  -- less is rounding: two calls may come within a millisecond
   if back or now - last > lease / 3 then
-    since, changed[#changed + 1], changed[#changed + 2] = now, 'heard_since', moment
+    since, changed[#changed + 1], changed[#changed + 2] = now, 'contact_since', moment
   end
   if back then
     skew = skew + last - now
@@ -26,8 +26,8 @@ local function read_clock(since, last, swept, skew, lease)
   return changed, due and tonumber(since)
 end
 
-local function write_worker(worker, number, ends, delay, changed)
-  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, ends, delay), unpack(changed))
+local function write_worker(worker, number, expires, delay, changed)
+  call('HSET', header, 'w:' .. worker, string.format('%.0f %.3f %.3f', number, expires, delay), unpack(changed))
 end
 
 -- If `dates` is lost, set them anew, a portion at a time: what is listed failed long ago.
@@ -46,7 +46,7 @@ local function come(worker, lease)
   local began, retried = unpack(call('HMGET', header, 'began', 'retried'))
   local alone = true
   for name, other in pairs(read_workers()) do
-    if name ~= worker and is_valid(other.ends, lease) then alone = false end
+    if name ~= worker and is_valid(other.expires, lease) then alone = false end
   end
   if not alone and retried and tonumber(began) > clock - HOUR then return began end
   began = format_time(clock)
@@ -61,12 +61,12 @@ end
 local function bury(workers, lease, patient)
   local alive, longest, dead = 0, 0, {}
   for name, worker in pairs(workers) do
-    if worker.ends ~= 'dead' and patient and not is_valid(worker.ends, lease) then
-      worker.ends, worker.delay = 'dead', now
+    if worker.expires ~= 'dead' and patient and not is_valid(worker.expires, lease) then
+      worker.expires, worker.delay = 'dead', now
       call('HSET', header, 'w:' .. name, string.format('%.0f dead %.0f', worker.number, now))
       call('HDEL', header, 'a:' .. name)
     end
-    if worker.ends == 'dead' then
+    if worker.expires == 'dead' then
       dead[#dead + 1] = {name = name, since = worker.delay}
     else
       alive, longest = alive + 1, math.max(longest, worker.delay or 0)
@@ -88,7 +88,7 @@ local function put_portion_back(workers, cursor, most)
   for i = 1, #portion[2], 2 do
     local field = portion[2][i]
     local worker = workers[field:sub(1, -9)]
-    if not worker or worker.ends == 'dead' then
+    if not worker or worker.expires == 'dead' then
       local reason = worker and worker.blocked and 'workers were blocked by it' or 'workers died with it'
       local deaths = worker and not worker.named and 1 or 0  -- else the page that did it has failed
       local place = put_back(field, deaths, most, reason)
@@ -115,11 +115,11 @@ local function sweep(since, lease, most)
   local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
   mend_dates()
   begin_look(format_time(clock - HOUR))  -- no worker may come for days
-  local some = put_hourly_back()
-  if queued + failed_now + some > 0 then count() end
+  local hourly = put_hourly_back()
+  if queued + failed_now + hourly > 0 then count() end
   drop_free(PORTION)
-  if call('ZCARD', holds) > PORTION then tell_holds() end  -- an answer has only as many
-  drop_held(PORTION)
-  call('HSET', header, 'workers', alive, 'hosts', call('ZCARD', turns), 'held', call('ZCARD', holds))
+  if call('ZCARD', paused) > PORTION then announce_pauses() end  -- an answer has only as many
+  drop_pauses(PORTION)
+  call('HSET', header, 'workers', alive, 'hosts', call('ZCARD', turns), 'paused', call('ZCARD', paused))
   return queued, failed_now
 end

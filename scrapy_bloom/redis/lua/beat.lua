@@ -5,12 +5,13 @@
 --          forgotten pages}; {"gone"}, {"deleted"} or {"dead"} as call.lua
 local epoch, worker, lease, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local record = 'w:' .. worker
-local there = read_header('epoch', record, 'slices', 'forgotten', 'deleted', 'heard_since', 'heard', 'swept', 'skew')
-if there.epoch ~= epoch then return other_epoch(epoch, there.deleted) end
-if start_over_if_vanished(read_slices(there.slices, epoch)) then return {'gone'} end
-local number, ends, delay = read_worker(there[record])
-if ends == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
-local changed, since = read_clock(there.heard_since, there.heard, there.swept, there.skew, lease)
+local fields = read_header('epoch', record, 'slices', 'forgotten', 'deleted', 'contact_since', 'last_contact',
+  'swept', 'skew')
+if fields.epoch ~= epoch then return other_epoch(epoch, fields.deleted) end
+if start_over_if_vanished(read_slices(fields.slices, epoch)) then return {'gone'} end
+local number, expires, delay = read_worker(fields[record])
+if expires == 'dead' then return {'dead'} end  -- what it had is put back: its next call finds out
+local changed, since = read_clock(fields.contact_since, fields.last_contact, fields.swept, fields.skew, lease)
 if number then
   write_worker(worker, number, now + lease, delay, changed)
 else
@@ -18,4 +19,4 @@ else
 end
 local queued, failed_now = 0, 0
 if since then queued, failed_now = sweep(since, lease, most) end
-return {'ok', queued, failed_now, there.forgotten}
+return {'ok', queued, failed_now, fields.forgotten}

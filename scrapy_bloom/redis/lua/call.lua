@@ -1,5 +1,5 @@
--- Everything that a worker says, in one call: marks, requests, what it wants, what is done. It takes effect as a whole, or all
--- marks are dropped. A call repeated with its number gets the same answer.
+-- Everything that a worker sends, in one call: marks, requests, what it wants, what is done. It takes effect as a
+-- whole, or all marks are dropped. A call repeated with its number gets the same answer.
 --
 -- ARGV[1]  a map in MessagePack, which redis/wire.py writes:
 --   epoch, worker  who calls
@@ -25,8 +25,8 @@
 --   pushed      for each entry "f" and "p" its head up to the priority, and its body
 --   starts      for each start request that may have come before 16 bytes, by entry, from 1
 --   instead     ids of what this worker has taken, by the entry that stands for it: if that is queued, it has ended
---   waits       for how many seconds a request may not be sent yet, by entry
---   holds_version  what came with the last `held`; "0" if the worker has none
+--   not_before  for how many seconds a request may not be sent yet, by entry
+--   pauses_version  what came with the last `paused`; "0" if the worker has none
 --   ended       what has become of pages, in groups: {letter, start, count, ids}. "d" done, "n" something else stands for
 --               it; the 16 bytes of a start request, or none; how many there are that have no id
 --   not_kept    how many pages without an id are unparsed
@@ -41,16 +41,16 @@
 --   unused      ids of requests whose turns were not used, the latest first; they may have ended, too
 --   paces       of slots: {slot, delay, jitter}
 --   busy        slots of which this worker has enough
---   holds       slots to be left alone: {slot, for how many seconds}
+--   paused      slots to be paused: {slot, for how many seconds}
 -- Ids are of 8 bytes each, one behind the other.
 --
--- Answers {"ok", report, digits, held, slices, row..., body...}: a digit for each item, 1 if it was there; unless that
---            has not changed since `holds_version`, what to say there, and slots that are left alone, each with its
+-- Answers {"ok", report, digits, paused, slices, row..., body...}: a digit for each item, 1 if it was there; unless that
+--            has not changed since `pauses_version`, what to send there, and slots that are paused, each with its
 --            seconds, at most 500; and what was taken: rows as in `taken`, then the bodies in the same order.
 --            The report has names and numbers:
 --              waiting, taken, failed, unparsed, forgotten, done, not_kept  as in the header
 --              later               how many requests are in `later`
---              workers, hosts, held  as in the header
+--              workers, hosts, paused  as in the header
 --              expires             seconds until the next marks do
 --              now, next           the time; how long until more can be taken, 0 if perhaps now, negative if there is
 --                                  nothing. In microseconds
@@ -63,38 +63,40 @@
 --     or  {"lost"}          the server does not know its earlier calls: it went back in time
 --     or  {"gone"}          there is another epoch        {"deleted"}  the user has deleted it
 --     or  {"broken", error} the call failed half-way; all marks were dropped
-local said = cmsgpack.unpack(ARGV[1])
-local worker, number, lease, own_delay = said.worker, said.number, said.lease, said.delay
+local sent = cmsgpack.unpack(ARGV[1])
+local worker, number, lease, own_delay = sent.worker, sent.number, sent.lease, sent.delay
 local record = 'w:' .. worker
-local there = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay',
-  'heard_since', 'heard', 'swept', 'skew', 'workers', 'hosts', 'held', 'done', 'not_kept', 'seen', 'began', 'look')
-if there.epoch ~= said.epoch then return other_epoch(said.epoch, there.deleted) end
-local surprise, last = surprise_of(there[record], number, said.answered)
+local fields = read_header('epoch', record, 'slices', 'window', 'forgotten', 'order', 'seq', 'deleted', 'delay',
+  'contact_since', 'last_contact', 'swept', 'skew', 'workers', 'hosts', 'paused', 'done', 'not_kept', 'seen',
+  'began', 'look')
+if fields.epoch ~= sent.epoch then return other_epoch(sent.epoch, fields.deleted) end
+local surprise, last = surprise_of(fields[record], number, sent.answered)
 if surprise then return {surprise} end
 
-local digits, ids, text = '', '', there.slices
+local digits, ids, text = '', '', fields.slices
 local counts, requests  -- known if this call has just been carried out
-read_marks(there.slices, said.epoch, there.window, there.forgotten)
+read_marks(fields.slices, sent.epoch, fields.window, fields.forgotten)
 local next_turn, requeued, given_up, fetched_again = 0, 0, 0, 0
-counters.done, counters.not_kept = tonumber(there.done or 0), tonumber(there.not_kept or 0)
-local began = there.began or '0'
+counters.done, counters.not_kept = tonumber(fields.done or 0), tonumber(fields.not_kept or 0)
+local began = fields.began or '0'
 
 local function answer()
-  local waiting, in_flight, failures, kept_back =
+  local waiting, in_flight, failures, unparsed_count =
     unpack(counts or call('HMGET', header, 'waiting', 'taken', 'failed', 'unparsed'))
   local report = format('waiting %d taken %d failed %d unparsed %d forgotten %d done %d not_kept %d later %d workers %d '
-    .. 'hosts %d held %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d', waiting, in_flight,
-    failures, kept_back, forgotten, counters.done, counters.not_kept, call('ZCARD', later), there.workers or 0, there.hosts or 0,
-    there.held or 0, seconds_left(), clock, next_turn, requeued, given_up, has_failed(began) and 1 or 0, fetched_again)
-  local left_alone, told = {}, call('HGET', header, 'holds_version') or '0'
-  if told ~= said.holds_version then
-    left_alone = call('ZRANGEBYSCORE', holds, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
-    for i = 2, #left_alone, 2 do left_alone[i] = format('%.6f', (left_alone[i] - clock) / SECOND) end
-    table.insert(left_alone, 1, told)
+    .. 'hosts %d paused %d expires %s now %d next %d requeued %d given_up %d more %d fetched_again %d',
+    waiting, in_flight, failures, unparsed_count, forgotten, counters.done, counters.not_kept, call('ZCARD', later),
+    fields.workers or 0, fields.hosts or 0, fields.paused or 0, seconds_left(), clock, next_turn,
+    requeued, given_up, has_failed(began) and 1 or 0, fetched_again)
+  local pauses, version = {}, call('HGET', header, 'pauses_version') or '0'
+  if version ~= sent.pauses_version then
+    pauses = call('ZRANGEBYSCORE', paused, format_time(clock), '+inf', 'WITHSCORES', 'LIMIT', '0', PORTION)
+    for i = 2, #pauses, 2 do pauses[i] = format('%.6f', (pauses[i] - clock) / SECOND) end
+    table.insert(pauses, 1, version)
   end
-  return {'ok', report, digits, left_alone, text, unpack(requests or read_again(worker, ids))}
+  return {'ok', report, digits, pauses, text, unpack(requests or read_again(worker, ids))}
 end
-local changed, heard_since = read_clock(there.heard_since, there.heard, there.swept, there.skew, lease)
+local changed, contact_since = read_clock(fields.contact_since, fields.last_contact, fields.swept, fields.skew, lease)
 if number == last then
   digits, ids = call('HGET', header, 'a:' .. worker):match('^(%d*) (.*)$')
   write_worker(worker, number, now + lease, own_delay, changed)
@@ -102,9 +104,9 @@ if number == last then
 end
 if start_over_if_vanished(slices) then return {'gone'} end
 
-if #said.probes > 0 then
-  local kind = grow(said.epoch)
-  if kind then return {'slices', there.slices, kind} end
+if #sent.probes > 0 then
+  local kind = grow(sent.epoch)
+  if kind then return {'slices', fields.slices, kind} end
 end
 
 -- The steps of a call, in the order in which carry_out() takes them.
@@ -116,26 +118,26 @@ local function forget_all(probes)
   has_forgotten = #slices > 0
 end
 
--- Note what has become of pages.
+-- Record what has become of pages.
 local function settle()
-  for _, group in ipairs(said.ended) do
-    local kind, start, some, these = unpack(group)
-    some = some + remove(worker, these)
-    if kind == 'd' then note_done(start, some) end
+  for _, group in ipairs(sent.ended) do
+    local kind, start, total, these = unpack(group)
+    total = total + remove(worker, these)
+    if kind == 'd' then record_done(start, total) end
   end
-  counters.not_kept = counters.not_kept + said.not_kept
-  forget_all(said.ways .. note_failed(worker, said.failures, said.most_unparsed))
+  counters.not_kept = counters.not_kept + sent.not_kept
+  forget_all(sent.ways .. record_failed(worker, sent.failures, sent.most_unparsed))
 end
 
 local function is_known(probe) return is_in_any(slices, probe) end
 
 -- Queue the requests of entries that are new, and those of entries without a probe.
 local function push()
-  local seq = math.max(there.seq + 1, math.floor(now * 1000000))
-  local pushes, texts, slots, item, part, some = {}, {}, {}, 0, 1, false
+  local seq = math.max(fields.seq + 1, math.floor(now * 1000000))
+  local pushes, texts, slots, item, part, has_pushed = {}, {}, {}, 0, 1, false
   local before = {}
-  for entry, start in pairs(said.starts) do before[entry] = reopen(start, true) end
-  local ops, parts = said.ops, said.pushed
+  for entry, start in pairs(sent.starts) do before[entry] = reopen(start, true) end
+  local ops, parts = sent.ops, sent.pushed
   for entry = 1, #ops do
     local op = ops:sub(entry, entry)
     if op ~= 'p' then item = item + 1 end
@@ -145,15 +147,15 @@ local function push()
         if head then  -- its failures count on
           beginning = head:sub(1, -14)
         else
-          local id, body = there.order == 'lifo' and 9007199254740992 - seq - entry or seq + entry, parts[part + 1]
+          local id, body = fields.order == 'lifo' and 9007199254740992 - seq - entry or seq + entry, parts[part + 1]
           head = beginning .. struct.pack('>I8I4B', id, #body, 0)
           texts[#texts + 1], texts[#texts + 2] = id_of(head), body
         end
-        some = true
-        if said.starts[entry] then note_start(said.starts[entry], worker .. ' ' .. head) end
-        if said.instead[entry] then remove(worker, said.instead[entry]) end
-        if said.waits[entry] then
-          call('ZADD', later, format_time(clock + said.waits[entry] * SECOND), head)
+        has_pushed = true
+        if sent.starts[entry] then record_start(sent.starts[entry], worker .. ' ' .. head) end
+        if sent.instead[entry] then remove(worker, sent.instead[entry]) end
+        if sent.not_before[entry] then
+          call('ZADD', later, format_time(clock + sent.not_before[entry] * SECOND), head)
         else
           pushes[#pushes + 1], pushes[#pushes + 2] = '0', head
           slots[beginning] = true
@@ -165,10 +167,10 @@ local function push()
   if #texts > 0 then call('HSET', bodies, unpack(texts)) end
   if #pushes > 0 then call('ZADD', queue, unpack(pushes)) end
   for beginning in pairs(slots) do await_turn(slot_of(beginning)) end
-  if some then call('HSET', header, 'seq', format('%.0f', seq + #ops)) end
+  if has_pushed then call('HSET', header, 'seq', format('%.0f', seq + #ops)) end
 end
 
-local default = default_pace(own_delay, said.jitter, there.delay)
+local default = default_pace(own_delay, sent.jitter, fields.delay)
 
 -- Put back what earlier runs have left on the failed list, once nothing, such as a login, is in flight, and nothing else
 -- may be sent; from then on, while few requests wait. Each keeps its priority, and its place among those of its slot.
@@ -176,16 +178,16 @@ local FEW = 100  -- as long as more requests wait, none
 local function fetch_again()
   if not has_failed(began) then return end
   local retried = call('HGET', header, 'retried')
-  if not retried and not (said.idle and call('HLEN', taken) == 0 and is_idle()) then return end
-  if retried and not (said.through and call('ZCARD', queue) < FEW) then return end
-  local some = (retried or 0) + put_failed_back(began)
-  call('HSET', header, 'retried', some)
-  if not has_failed(began) then fetched_again = some end
+  if not retried and not (sent.idle and call('HLEN', taken) == 0 and is_idle()) then return end
+  if retried and not (sent.through and call('ZCARD', queue) < FEW) then return end
+  local total = (retried or 0) + put_failed_back(began)
+  call('HSET', header, 'retried', total)
+  if not has_failed(began) then fetched_again = total end
 end
 
-local function take_some(due_next)
+local function take_requests(due_next)
   local haul
-  haul, next_turn = take(said, default)
+  haul, next_turn = take(sent, default)
   ids, requests = table.concat(haul.ids), with_bodies(haul.rows, haul.bodies)
   if due_next and next_turn ~= 0 then
     local wait = math.max(0, due_next - clock)
@@ -195,41 +197,41 @@ end
 
 local function carry_out()
   -- A run begins first: what fails in this call fails in the run to which this worker has come.
-  if said.comes then began = come(worker, lease) end
-  -- Holds come before all that sets turns: no turn may come before the end of a hold.
-  set_holds(said.holds)
+  if sent.comes then began = come(worker, lease) end
+  -- Pauses come before all that sets turns: no turn may come before a pause is over.
+  pause_slots(sent.paused)
   -- Turns are given back while their requests are still taken: the rows say which turns these are. Then these leave
   -- `taken`, whatever becomes of them.
-  free_turns(worker, said.unused .. said.back)
+  free_turns(worker, sent.unused .. sent.back)
   settle()
-  restore(said.restored)
-  for _, field in ipairs(fields_of(worker, said.back)) do put_back(field, 0, said.most) end
-  refuse(worker, said.unreadable)
-  look(said.comes and call('HGET', header, 'look') or there.look, PROBE_BYTES, is_known, forget_all)
+  restore(sent.restored)
+  for _, field in ipairs(fields_of(worker, sent.back)) do put_back(field, 0, sent.most) end
+  refuse(worker, sent.unreadable)
+  look(sent.comes and call('HGET', header, 'look') or fields.look, PROBE_BYTES, is_known, forget_all)
   -- settle() has forgotten where redirects of failed pages led: another link to there in this call is new. And only new
   -- pages are queued. A start request that ends and comes again has ended before it comes.
-  local marking = #said.probes > 0 or has_forgotten
+  local marking = #sent.probes > 0 or has_forgotten
   if #over > 0 and marking then drop(over) end
-  digits = judge(said.ops, said.probes, said.ages)
+  digits = judge(sent.ops, sent.probes, sent.ages)
   push()
   -- Only a slot with a turn has a pace, and push() gives turns. take() serves each slot at its pace.
-  set_paces(said, default)
+  set_paces(sent, default)
   -- Now come requests from elsewhere, so that this very call can take them. fetch_again() looks how many wait.
-  if heard_since then requeued, given_up = sweep(heard_since, lease, said.most) end
+  if contact_since then requeued, given_up = sweep(contact_since, lease, sent.most) end
   fetch_again()
   local due_next = move_due()
   requests = {}
   next_turn = -1
-  if said.take > 0 and not said.risky then take_some(due_next) end
+  if sent.take > 0 and not sent.risky then take_requests(due_next) end
   -- Last, what all that has led to: the next script compares these counts with what is there, and a repetition of
   -- this call gets the same answer.
   if marking then
     text = write_slices(slices)
     call('HSET', header, 'slices', text, 'forgotten', format('%.0f', forgotten))
   end
-  if own_delay > tonumber(there.delay or 0) then call('HSET', header, 'delay', format('%.3f', own_delay)) end
+  if own_delay > tonumber(fields.delay or 0) then call('HSET', header, 'delay', format('%.3f', own_delay)) end
   counts = {count('a:' .. worker, digits .. ' ' .. ids, 'done', counters.done, 'not_kept',
-    counters.not_kept, 'seen', (there.seen or 0) + said.seen)}
+    counters.not_kept, 'seen', (fields.seen or 0) + sent.seen)}
 end
 
 -- This worker's lease is renewed before a sweep looks for the dead. A server that is full or read-only refuses this

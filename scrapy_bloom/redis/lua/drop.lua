@@ -11,18 +11,18 @@ local epoch, deleted, slices = unpack(call('HMGET', header, 'epoch', 'deleted', 
 if epoch then
   local used = {'used'}
   for name, worker in pairs(read_workers()) do
-    if is_valid(worker.ends, ARGV[2]) and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
-      used[#used + 1], used[#used + 2] = name, string.format('%.3f', worker.ends - now)
+    if is_valid(worker.expires, ARGV[2]) and not ARGV[1]:find(' ' .. name .. ' ', 1, true) then
+      used[#used + 1], used[#used + 2] = name, string.format('%.3f', worker.expires - now)
     end
   end
   if #used > 1 then return used end
   drop_all(read_slices(slices, epoch), epoch)
-  call('UNLINK', queue, later, turns, frees, holds, delays, taken, failed, dates, unparsed, led, lost, bodies, reasons,
-    decisions, starts)
+  call('UNLINK', queue, later, turns, frees, paused, delays, taken, failed, dates, unparsed, led, failed_ways, bodies,
+    reasons, decisions, starts)
   for _, field in ipairs(call('HKEYS', header)) do
     if field ~= 'going' and field ~= 'program' then call('HDEL', header, field) end
   end
-  local note = ARGV[3] == '1' and epoch or deleted
-  if note then call('HSET', header, 'deleted', note) end
+  local deleted_epoch = ARGV[3] == '1' and epoch or deleted
+  if deleted_epoch then call('HSET', header, 'deleted', deleted_epoch) end
 end
 return {'ok'}

@@ -8,8 +8,8 @@
 --   lease       seconds
 --   then fields and values of the header of a new filter
 -- Answers {"ok", made, whole, now, value...}: "1" if it was made by this call, else "0"; "1" if all that this worker
---            was told before is still there, else "0"; the server's time; the fields program, format, epoch, plan, first, slices,
---            window, order, waiting, taken, failed, unparsed, forgotten and seq
+--            was sent before is still there, else "0"; the server's time; the fields program, format, epoch, plan, first,
+--            slices, window, order, waiting, taken, failed, unparsed, forgotten and seq
 --     or  {"deleted"}         the user has deleted the epoch that this worker has used
 --     or  {"format", program, format}  the header is in another format
 --     or  {"type", key, type} something else is under a key
@@ -22,10 +22,11 @@ local program, number, epoch, deleted = unpack(call('HMGET', header, 'program', 
 if kind == 'hash' and not program then return {'type', header, kind} end
 if (number or epoch) and (program ~= ARGV[7] or number ~= ARGV[9]) then return {'format', program, number or ''} end
 for key, kind in pairs({[queue] = 'zset', [later] = 'zset', [turns] = 'zset',
-  [frees] = 'zset', [holds] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
-  [dates] = 'zset', [unparsed] = 'hash', [led] = 'hash', [lost] = 'zset', [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
-  local there = call('TYPE', key).ok
-  if there ~= 'none' and there ~= kind then return {'type', key, there} end
+  [frees] = 'zset', [paused] = 'zset', [delays] = 'hash', [taken] = 'hash', [failed] = 'hash', [bodies] = 'hash',
+  [dates] = 'zset', [unparsed] = 'hash', [led] = 'hash', [failed_ways] = 'zset',
+  [reasons] = 'hash', [decisions] = 'hash', [starts] = 'hash'}) do
+  local found = call('TYPE', key).ok
+  if found ~= 'none' and found ~= kind then return {'type', key, found} end
 end
 if old_epoch ~= '' and epoch ~= old_epoch and other_epoch(old_epoch, deleted)[1] == 'deleted' then
   return {'deleted'}
@@ -54,11 +55,12 @@ local made = not epoch
 if made then
   disown()
   -- Without the header nobody knows by which clock these times are. All pages are fetched again.
-  call('UNLINK', later, turns, frees, holds, dates)
+  call('UNLINK', later, turns, frees, paused, dates)
   forget_account()
   call('PERSIST', header)
   local moment = string.format('%.3f', now)
-  call('HSET', header, 'heard_since', moment, 'heard', moment, 'swept', moment, 'skew', 0, unpack(ARGV, FIRST_FIELD))
+  call('HSET', header, 'contact_since', moment, 'last_contact', moment, 'swept', moment, 'skew', 0,
+    unpack(ARGV, FIRST_FIELD))
   local first = call('HGET', header, 'first') .. ':0'
   call('HSET', header, 'slices', string.format('%s:%.6f:0:0', first, now))
   await(first)

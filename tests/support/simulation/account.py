@@ -19,7 +19,7 @@ from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import StateError
 from scrapy_bloom.redis.member import Taken, id_in
-from scrapy_bloom.redis.reader import Listed, Reader
+from scrapy_bloom.redis.reader import FailedRow, Reader
 from support.jobs import PACKING
 from support.simulation.servers import BASE, KEY, Observer
 from support.simulation.site import KINDS, page_of
@@ -154,7 +154,7 @@ class SharedAccount(Account):
             "waiting": (Taken.read_parts(*each) for each in with_body([*queue, *later])),
             "in flight": (Taken.read(*each, 0) for each in with_body(taken)),
         }
-        listed = (Listed.read(b"", *each).failed for each in with_body([*failed, *unparsed]))
+        listed = (FailedRow.read(b"", *each).failed for each in with_body([*failed, *unparsed]))
         moves = self._world.site.moves
         return by_page(by_list(listed, moves, PACKING.fields) | found, PACKING.fields)
 

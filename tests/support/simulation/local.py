@@ -6,7 +6,7 @@ from tempfile import mkdtemp
 
 from scrapy_bloom.commands.local_target import requests_in
 from scrapy_bloom.local.backend import account_of
-from scrapy_bloom.local.notes import IN_FLIGHT
+from scrapy_bloom.local.metadata import IN_FLIGHT
 from scrapy_bloom.local.store import NAME, reading
 from support.internals import after_each_commit
 from support.simulation.account import Account, by_list, by_page

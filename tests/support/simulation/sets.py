@@ -103,10 +103,10 @@ LOCAL = {
     ),
 }
 
-_NUMBERS = "if last < answered or number < last or ends == 'dead' then return 'lost' end"
-_VANISHED = """  if some then start_over() end
+_NUMBERS = "if last < answered or number < last or expires == 'dead' then return 'lost' end"
+_VANISHED = """  if has_vanished then start_over() end
   walk()
-  return some"""
+  return has_vanished"""
 _WAITING = "call('ZCARD', queue) + call('ZCARD', later) < tonumber(waiting)"
 _LISTED = "list(is_unparsed and unparsed or failed, key, kind, packed)"
 _LOOK = "      let_fail(key, value)\n"
@@ -163,10 +163,10 @@ LOCAL_CONTROLS = {
         *_KILLED, patches=[(Engine, "has", lambda *_: False)]
     ),
     "a job that does not ask whether where redirects led has failed": _job(
-        *_MOVED, patches=[(Store, "fail_astray", lambda _: None)]
+        *_MOVED, patches=[(Store, "fail_redirected", lambda _: None)]
     ),
     "a job that drops links although redirects to their pages may fail": _job(
-        *_LINKED, kills=0, patches=[(FirstLinks, "keep", lambda *_: None)]
+        *_LINKED, kills=0, patches=[(FirstLinks, "add", lambda *_: None)]
     ),
     "a job whose requests in memory stay marked": _job(
         *_UNSTORABLE, patches=[(LocalBackend, "withhold", lambda *_, **__: None)]

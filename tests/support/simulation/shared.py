@@ -56,7 +56,9 @@ class SharedWorld(World):
 
     @property
     def will_retry(self):
-        return self.servers.left()["failed"] > 0 or self.servers.now.exists(BASE + "lost") > 0
+        return (
+            self.servers.left()["failed"] > 0 or self.servers.now.exists(BASE + "failed_ways") > 0
+        )
 
     @property
     def lost(self):

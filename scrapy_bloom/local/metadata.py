@@ -1,4 +1,4 @@
-"""The notes of a job: rows of the table ``meta``, by their keys, and what each must be."""
+"""The metadata of a job: rows of the table ``meta``, by their keys, and what each must be."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DONE: Final = "done"
 """How many pages are done."""
 
 NOT_KEPT: Final = "not kept"
-"""How many unparsed pages there were that are not kept."""
+"""How many unparsed pages there were that are not stored."""
 
 THROUGH: Final = "through"
 """Whether the last run has closed the file with all stored that its ``start()`` yields."""
@@ -52,8 +52,8 @@ THROUGH: Final = "through"
 DUE: Final = "due"
 """What is to be appended to local feeds, see :func:`~.feeds.pack_due`."""
 
-HOLDS: Final = "holds "
-"""How keys begin of hosts that are left alone, as JSON: slot -> date, seconds. A number follows."""
+PAUSES: Final = "paused "
+"""How keys begin of hosts that are paused, as JSON: slot -> date, seconds. A number follows."""
 
 
 def _is_identity(value: Any) -> bool:
@@ -79,25 +79,25 @@ _MUST_BE: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     DIGEST: ("text", lambda v: isinstance(v, str)),
     STATE: ("bytes", lambda v: isinstance(v, bytes)),
     DUE: ("sizes in JSON, and bytes", lambda v: _has_numbers(v.partition(b"\n")[0], 2)),
-    HOLDS: ("a date and seconds of each host, in JSON", lambda v: _has_numbers(v, 2)),
+    PAUSES: ("a date and seconds of each host, in JSON", lambda v: _has_numbers(v, 2)),
 }
-"""What the note of a key must be, and what says whether it is."""
+"""What the value of a key must be, and what says whether it is."""
 _ANYTHING: Final = "", lambda _: True
-"""The same of other notes: they are the filter's, which checks them itself."""
+"""The same of other keys: they are the filter's, which checks them itself."""
 
 
-def read_notes(database: sqlite3.Connection) -> dict[str, Any]:
-    """Return the notes of a job.
+def read_metadata(database: sqlite3.Connection) -> dict[str, Any]:
+    """Return the metadata of a job.
 
-    :raises DamageError: if one of them is not what it must be; the error names it.
+    :raises DamageError: if an entry is not what it must be; the error names it.
     """
-    notes = dict[str, Any](file.rows(database, "meta"))
-    for key, value in notes.items():
-        expected, is_right = _MUST_BE.get(HOLDS if key.startswith(HOLDS) else key, _ANYTHING)
+    metadata = dict[str, Any](file.rows(database, "meta"))
+    for key, value in metadata.items():
+        expected, is_right = _MUST_BE.get(PAUSES if key.startswith(PAUSES) else key, _ANYTHING)
         try:
             right = is_right(value)
         except STRANGE:
             right = False
         if not right:
             raise file.DamageError(f"{key}: {shown(value)}, which must be {expected}")
-    return notes
+    return metadata

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scrapy_bloom.crawl.failed import Failed
+from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.history import ORIGINAL
 from scrapy_bloom.crawl.outcomes import APART, REDIRECTED, Reason
-from scrapy_bloom.redis.wire import Failing
+from scrapy_bloom.redis.wire import NewFailedRow
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scrapy_bloom.redis.worker import Worker
 
 
-class Listing:
-    """Makes rows of the lists of failed and unparsed pages.
+class FailedRows:
+    """Makes new rows for the lists of failed and unparsed pages.
 
     :param worker: says so.
     :param packing: reads and writes requests.
@@ -46,18 +46,18 @@ class Listing:
     def once_more(self, body: bytes) -> bytes:
         """Return a request as one that has failed once more, more than an hour ago."""
         read, write, reason = self._packing.fields, self._packing.write, Reason(REDIRECTED)
-        return Failed.of(body, reason, -APART, read=read, write=write).body
+        return FailedPage.of(body, reason, -APART, read=read, write=write).body
 
     def row(
         self, taken: Taken, reason: Reason, way: Collection[bytes], start: bytes = b""
-    ) -> Failing:
+    ) -> NewFailedRow:
         """Return what to list of a request: what the spider has yielded.
 
         :param way: marks of where its redirects led.
         :param start: identifies the start request that it stands for, if one that is not filtered.
         """
         read, write, name = self._packing.fields, self._packing.write, self._worker.name
-        failed = Failed.of(taken.body, reason, time.time(), name, way, read=read, write=write)
+        failed = FailedPage.of(taken.body, reason, time.time(), name, way, read=read, write=write)
         original = replace(taken, body=failed.body)
         if ORIGINAL in read(taken.body)["meta"]:  # what the spider yielded is another one
             with suppress(Exception):  # what is in the request, or the project's fingerprinter
@@ -66,4 +66,4 @@ class Listing:
                 original.slot = self._turns.slot_for(request)
                 if not request.dont_filter:
                     original.fingerprint = self._identifier.identify(request)
-        return Failing(taken.id, start, failed, original, () if failed.unparsed else (*way,))
+        return NewFailedRow(taken.id, start, failed, original, () if failed.unparsed else (*way,))
