@@ -143,9 +143,6 @@ def test_a_forked_worker_becomes_one_of_its_own(opened):
         os.close(end)
 
 
-# A window: by the clock of the server, for all workers alike
-
-
 class RedisMachine(WindowMachine):
     """Two workers of one filter in Redis, by the clock of the server. Subclasses give both."""
 

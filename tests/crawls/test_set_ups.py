@@ -170,9 +170,6 @@ async def test_scrapys_engine_status_says_how_many_wait(storage):
     assert said == waiting >= 20
 
 
-# Another class under the spider's name, and other arguments
-
-
 class Shop(Spider):
     name = "shop"
 

@@ -204,9 +204,6 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(site, tmp_path, po
         assert left_in(server) == []
 
 
-# Only a filter is shared
-
-
 def scrapy_redis(site, server, folder, **settings):
     """Return a crawl of workers that also share a queue of scrapy-redis."""
     pytest.importorskip("scrapy_redis")

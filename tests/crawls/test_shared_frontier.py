@@ -137,9 +137,6 @@ async def test_pipelines_that_close_may_block_for_as_long_as_they_like(shared, c
     assert pages.hits == {"/": 1, "/a": 1}
 
 
-# Faults
-
-
 @pytest.mark.parametrize("scheduler", [KEPT["SCHEDULER"], SCRAPYS])
 async def test_a_server_that_deletes_keys_when_it_is_full_is_warned_of_once(
     own, own_server, caplog, scheduler

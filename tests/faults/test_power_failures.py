@@ -123,9 +123,6 @@ def test_a_kill_in_a_checkpoint_is_mended_by_whoever_closes_the_file_next(record
         check_file(recorded.path)
 
 
-# A log that is lost in the middle of a checkpoint
-
-
 @pytest.fixture
 def interrupted(tmp_path):
     """Two commits that are being copied into a file.
