@@ -18,7 +18,7 @@ FIFO = {"SCHEDULER_DISK_QUEUE": "scrapy.squeues.MarshalFifoDiskQueue", "DEPTH_PR
 
 MOMENTS = (
     "scrapy_bloom.local.marks:Marks._sweep:after",
-    "scrapy_bloom.local.store:Store._keep:before",
+    "scrapy_bloom.local.store:Store._committed:before",
     "scrapy_bloom.local.marks:Marks.begin_pass:after",
     "scrapy_bloom.local.marks:Marks._write_pass:after",
     "scrapy_bloom.local.log:Log.checkpoint:before",
@@ -65,7 +65,7 @@ ONCE = (
 
 CLOSING = (
     "scrapy_bloom.crawl.items:Items._close_pipelines:before",
-    "scrapy_bloom.crawl.items:Items.end:after",
+    "scrapy_bloom.crawl.items:Items.stop_exporting:after",
     "scrapy_bloom.local.job:Job.close:before",
     "scrapy_bloom.local.store:Store.close:before",
     "scrapy_bloom.local.store:_compact:before",
