@@ -35,6 +35,7 @@ from scrapy_bloom.local.job import Identity, Job, file_in
 from scrapy_bloom.local.metadata import DONE, DUE, IN_FLIGHT, NOT_KEPT, REQUESTS, SEEN, THROUGH
 from scrapy_bloom.local.queue import QueueClasses, Queues, Taken
 from scrapy_bloom.local.scrapys import STATE
+from scrapy_bloom.local.starts import ONLY_COUNTED, UNSTORED_DONE
 from scrapy_bloom.settings import COMMIT_SYNC
 from scrapy_bloom.values import counted
 
@@ -55,6 +56,9 @@ commits slow, such as a large ``spider.state``, takes at most an eleventh of a c
 
 SMALL: Final = 1 << 18
 """A file of this size, with its log, is opened at once, in some 15 ms."""
+
+COUNTED: Final = {ONLY_COUNTED: NOT_KEPT, UNSTORED_DONE: DONE}
+"""As what a start request without a row counts."""
 
 _AT_ONCE: Final = 100  # most failed requests that are put back to find one that may be sent
 
@@ -141,8 +145,7 @@ class LocalBackend(Backend):
             return False
         try:
             self._queues.push(request, not_before)
-            if before == 0:
-                self._count(NOT_KEPT, -1)
+            self._uncount(before)
         except Exception as error:
             raise Unstorable(error, request, write_fields) from error
         finally:
@@ -163,9 +166,14 @@ class LocalBackend(Backend):
         if failed is not None:
             with suppress(Exception):  # its parts may raise anything
                 request.meta[TRIES] = read_fields(failed.body)["meta"][TRIES]
-        elif row and not self._store.has(row):
+        elif row and row > 0 and not self._store.has(row):
             self._count(DONE, -1)
         return False
+
+    def _uncount(self, before: int | None) -> None:
+        """Count a start request that had no row no longer as what it was."""
+        if before in COUNTED:
+            self._count(COUNTED[before], -1)
 
     def _count(self, name: str, by: int) -> None:
         self._store.meta[name] = self._store.meta.get(name, 0) + by
@@ -204,12 +212,12 @@ class LocalBackend(Backend):
             _log_unreadable(self._report, self._store.path, errors)
         return taken
 
-    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:  # noqa: ARG002 - its row says it
+    def release(self, taken: Taken | None, ended: Ended, start: bytes = b"") -> None:
         """Delete the row of a request with the next commit, and count its page."""
-        if ended is not Ended.REPLACED:
-            self._count(DONE, 1)
         if taken is not None:
             self._store.delete(taken.row)
+        if ended is not Ended.REPLACED:
+            self._count_ended(UNSTORED_DONE, b"" if taken is not None else start)
 
     def fail(
         self,
@@ -220,22 +228,23 @@ class LocalBackend(Backend):
     ) -> bool:
         """Move the row of a request to the failed list with the next commit."""
         if taken is None:
-            if not start or self._store.starts[start] != 0:  # else it counts already
-                self._count_not_kept(start)
+            self._count_ended(ONLY_COUNTED, start)
             return True
         failed = FailedPage.of(taken.body, reason, time.time(), way=way)
         if way and not failed.unparsed:
             self._store.filter.forget_many(way)
             failed = failed._replace(way=(*way,))  # what is redirected there has failed, too
         if not self._store.fail(taken.row, failed):
-            self._count_not_kept(start)
+            self._count_ended(ONLY_COUNTED, start)
             self._report.not_kept(self._store.failed.reasons.decisions.total())
         return failed.unparsed
 
-    def _count_not_kept(self, start: bytes) -> None:
-        self._count(NOT_KEPT, 1)
-        if start:  # else it would be taken for one that is done
-            self._store.starts[start] = 0
+    def _count_ended(self, row: int, start: bytes) -> None:
+        """Count a page that has ended; a start request that has no row once, as it ended last."""
+        self._count(COUNTED[row], 1)
+        if start:
+            self._uncount(self._store.starts[start])
+            self._store.starts[start] = row
 
     def _take(self) -> tuple[Request, Taken] | None:
         """Take a request: one that failed in an earlier run when those have their turn.

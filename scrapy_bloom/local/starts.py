@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from scrapy_bloom import file
+
+ONLY_COUNTED: Final = 0
+UNSTORED_DONE: Final = -1
+"""In place of a row: its request was not stored."""
 
 _DONE = """
 SELECT id FROM starts WHERE row AND row NOT IN (SELECT id FROM requests)
@@ -31,7 +36,7 @@ class Starts:
         return (id_ for (id_,) in self._database.execute(_DONE))
 
     def __getitem__(self, id_: bytes) -> int | None:
-        """Return where one was last, 0 if it is only counted, None if it never came."""
+        """Return its last row, or one of the above; None if it never came."""
         if id_ in self._new:
             return self._new[id_]
         found = self._database.execute("SELECT row FROM starts WHERE id = ?", (id_,)).fetchone()

@@ -478,6 +478,21 @@ async def test_a_session_is_known_by_its_cookiejar_whichever_others_come(crawl):
     assert (run.report.account.done, run.report.account.failed) == (3, 0)
 
 
+async def test_a_start_request_that_cannot_be_stored_is_one_page(crawl):
+    for is_done in True, True, False, False, True:
+        run = await crawl.open(starts=True)
+        with pytest.raises(Unstorable) as unstorable:
+            await run.offer("s", filtered=False, meta={"own": lambda: 0})
+        run.have["s"] = unstorable.value._request, None
+        if is_done:
+            run.end("s")
+        else:
+            run.fail("s", kind="404", unparsed=True)
+        account = await run.stop()
+        assert account.done == is_done or run.backend.shared
+        assert account.not_kept == (not is_done) or run.backend.shared
+
+
 @restarts
 async def test_start_requests_that_still_wait_are_known_to_the_next_run(crawl, how):
     """Each run stored them once more. One that was done is a new one, also if others wait."""

@@ -89,7 +89,7 @@ local function reopen(start, comes)
       drop_body(head)
     end
   end
-  return find(start)
+  return find(start) or head and find(id_of(head))  -- no worker has reported the second
 end
 
 -- Record that a start request is done, or which worker has sent it, and its head.
