@@ -17,7 +17,7 @@ VERBS = {
     "why": "show what became of pages: waiting, in flight, failed and why, or done",
     "add": "mark pages as seen, but not list pages: what they link to would not be found",
     "forget": "make pages eligible again",
-    "queue": "show waiting requests; put the failed list back",
+    "queue": "show waiting, failed and unparsed requests; put them back or accept them",
     "delete": "delete a filter and its requests, unless a crawl uses them",
     "canon": "show canonical URLs, and which are one page",
 }

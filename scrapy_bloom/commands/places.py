@@ -72,7 +72,7 @@ class Place(NamedTuple):
 def _what_next(failed: FailedPage) -> str:
     """Say when a page that no callback got is fetched again, or that it is not by itself."""
     if failed.unparsed:
-        put_back = "put back by: scrapy bloom queue TARGET --retry"
+        put_back = "all such pages are put back by: scrapy bloom queue TARGET --retry"
         if failed.is_given_up:
             return f"given up after {counted(failed.tries, 'run')}, {put_back} --given-up"
         return f"{put_back} --reason {shlex.quote(failed.kind)}"

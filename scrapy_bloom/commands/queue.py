@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from argparse import ArgumentParser, Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -15,7 +15,6 @@ from scrapy_bloom.commands.places import no_requests
 from scrapy_bloom.commands.project import Project
 from scrapy_bloom.commands.requests import Decoded, matches
 from scrapy_bloom.commands.target import add_target, line_for, target_of
-from scrapy_bloom.crawl.account import listed
 from scrapy_bloom.crawl.failed import FailedPage
 from scrapy_bloom.crawl.outcomes import REDIRECTED
 from scrapy_bloom.errors import SettingError
@@ -38,8 +37,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     ):
         which.add_argument(f"--{kind}", dest="shown", action="store_const", const=kind, help=text)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--retry", action="store_true", help="have the failed list fetched again")
-    what.add_argument("--drop", action="store_true", help="accept the failed list as done")
+    what.add_argument(
+        "--retry", action="store_true", help="have failed pages, or those chosen, fetched again"
+    )
+    what.add_argument(
+        "--drop", action="store_true", help="accept failed pages, or those chosen, as done"
+    )
     parser.add_argument(
         "--reason", default="", metavar="WHY", help="only for this reason, such as 503"
     )
@@ -56,9 +59,9 @@ def run(args: Namespace, project: Project) -> int:
         count = target.settle(_chooser(args), put_back=args.retry)
         name, done = ("retried", "put back") if args.retry else ("dropped", "marked as done")
         text = f"{counted(count, 'request')} {done}"
-        if not count and (account := target.info().get("account")):
-            reasons = Counter(account["failures"]) + Counter(account["decisions"])
-            text += f"; --reason may be one of {listed(reasons)}" if reasons else ""
+        if args.reason and not count and (account := target.info().get("account")):
+            reasons = map(shlex.quote, {**account["failures"], **account["decisions"]})
+            text += f"; --reason must be one of {', '.join(reasons) or 'none: there are none'}"
         show(args, {name: count}, [text])
         return 0 if count or not args.reason else 1
     facts = target.info()

@@ -137,7 +137,7 @@ class Job:
         self.previous = str(meta.get(KIND, ""))
         if self.kind == REQUESTS != self.previous:
             _refuse_scrapys(self.folder, plain=self.previous == FILTER)
-        if not meta:  # the run that created it was killed
+        if IDENTITY not in meta:  # the run that created it was killed; commands may have come since
             return
         if self.previous == REQUESTS != self.kind:
             raise StateError(

@@ -45,6 +45,8 @@ _LARGE: Final = 30.0
 """Seconds for each try of a request that is too large for a call's timeout: scrapy-redis's own push
 has as many. The event loop waits, but without them the push would never come through."""
 
+_TRIES: Final = 3
+
 
 class SharedFilter:
     """The filter of a crawl whose requests another scheduler stores.
@@ -105,20 +107,28 @@ class SharedFilter:
         :param kind: the type of its queue in Redis; nothing if it is not scrapy-redis's own.
         :param judge: judges its requests.
         """
-        epoch, found = self.filter.worker.epoch, None
-        with suppress(Exception):  # their client may be any
-            self.filter.link.wait_for_large_calls(_LARGE)
-            found = scheduler.queue.server.hget(self._key, "epoch")
         if not kind:
             why = "the scheduler, queue or filter overrides a method that this needs"
         elif isinstance(self.filter.link.client, RedisCluster):
             why = "Redis is a cluster"
-        elif found not in (epoch, epoch.encode()):
-            why = "the queue is in another server or database"
-        else:
+        elif not (why := self._other_place(scheduler)):
             Pushing(self._crawler, scheduler, kind, self.filter, judge, self._report)
             return
         self._report.info(f"Marks and requests go to Redis in separate calls: {why}.")
+
+    def _other_place(self, scheduler: Any) -> str:
+        """Return why a scheduler's queue may not be beside the filter; nothing if it is."""
+        epoch, why = self.filter.worker.epoch, ""
+        for _ in range(_TRIES):  # a connection may break
+            try:
+                self.filter.link.wait_for_large_calls(_LARGE)
+                found = scheduler.queue.server.hget(self._key, "epoch")
+            except Exception as error:  # their client may be any
+                why = f"it cannot be asked where the queue is ({error!r})"
+            else:
+                is_here = found in (epoch, epoch.encode())
+                return "" if is_here else "the queue is in another server or database"
+        return why
 
     def clear(self, *, at_end: bool = False) -> bool:
         """Empty the filter; return False if it stays, because others use it or may be using it.

@@ -483,7 +483,7 @@ async def test_a_start_request_that_cannot_be_stored_is_one_page(crawl):
         run = await crawl.open(starts=True)
         with pytest.raises(Unstorable) as unstorable:
             await run.offer("s", filtered=False, meta={"own": lambda: 0})
-        run.have["s"] = unstorable.value._request, None
+        run.have["s"] = unstorable.value._request, None  # noqa: SLF001 - of it
         if is_done:
             run.end("s")
         else:

@@ -292,6 +292,23 @@ def test_a_filter_that_was_deleted_ends_the_crawl_and_what_waits_is_pushed(world
     assert "in separate calls" not in caplog.text
 
 
+def test_a_connection_that_breaks_as_the_queue_is_looked_for_changes_nothing(
+    world, caplog, monkeypatch
+):
+    caplog.set_level("INFO")
+    ask, errors = world.client.hget, [ConnectionError(), ConnectionError()]
+
+    def hget(*key_and_field):
+        if errors:
+            raise errors.pop()
+        return ask(*key_and_field)
+
+    monkeypatch.setattr(world.client, "hget", hget)
+    Worker(world)
+    assert errors == []
+    assert "in separate calls" not in caplog.text
+
+
 def test_what_cannot_be_encoded_is_not_marked_and_all_else_is_pushed(world, caplog):
     worker = Worker(world, queue="PriorityQueue")
     worker.offer(1)

@@ -214,7 +214,7 @@ def test_the_failed_list_is_shown_put_back_and_dropped(bloom, server, place):
     for typo in "503", "ValueErr", "404 --unparsed":
         code, (line,), _ = bloom(f"queue {target} --retry --reason {typo}")
         assert code == 1
-        assert line == "0 requests put back; --reason may be one of 8 \u00d7 ValueError in parse"
+        assert line == "0 requests put back; --reason must be one of 'ValueError in parse'"
     assert bloom(f"queue {target} --drop --unparsed --reason ValueError")[1][0][:2] == "0 "
     assert bloom(f"queue {target} --retry") == (0, ["8 requests put back"], [])
     assert bloom(f"queue {target} --failed")[0] == 0
@@ -463,6 +463,17 @@ def test_workers_that_are_killed_have_finished_nothing(bloom, server):
             getattr(server.client(), command)(key, f"w:{crawl.worker.name}", *value)
         code, lines, _ = bloom(f"info {crawl.target} --finished")
         assert (code, fields(lines)["status"].partition(";")[0]) == (1, said)
+
+
+@pytest.mark.parametrize("requests", [False, True])
+def test_a_job_that_was_killed_before_its_run_had_begun_is_opened_after_a_command(
+    bloom, tmp_path, monkeypatch, requests
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module.Job, "begin", lambda _: None)
+        open_job(tmp_path / "job", requests=requests).abandon()
+    assert bloom(f"add {tmp_path / 'job'} {URLS[0]}")[0] == 0
+    open_job(tmp_path / "job", requests=requests).close()
 
 
 @pytest.mark.parametrize("requests", [False, True])

@@ -40,7 +40,10 @@ AGAIN = (
     "the next run fetches it again; it is given up after 2 more failed runs, each at least an hour"
     " after the last"
 )
-GIVEN_UP = "given up after 3 runs, put back by: scrapy bloom queue TARGET --retry --given-up"
+GIVEN_UP = (
+    "given up after 3 runs, all such pages are put back by: scrapy bloom queue TARGET --retry"
+    " --given-up"
+)
 
 
 @pytest.fixture(autouse=True)
