@@ -79,9 +79,6 @@ def sent_too_early(pages, paths, caplog):
     return too_early, max(moments) > held
 
 
-# Requests
-
-
 class Delaying(Follower):
     """Delays the pages that it is told, and gives its meta to all links."""
 
@@ -169,9 +166,6 @@ async def test_a_spider_may_be_fed_before_we_look_whether_anything_waits(kept, c
     _, pages = await visit(fan("a") | {"/fed": []}, Fed, kept)
     assert pages.hits == {"/": 1, "/a": 1, "/fed": 1}
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-# Hosts
 
 
 class HoldsUp:

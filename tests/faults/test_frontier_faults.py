@@ -28,9 +28,6 @@ PASSES = {"SCHEDULER": "support.kill_points.Scheduler"}  # one for every 60 mark
 FULL = "The crawl waits and retries"
 
 
-# A full disk
-
-
 def limit(run, size=resource.RLIM_INFINITY):
     """Let no file of a process get larger: what a full disk is, as far as that needs no rights."""
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -128,9 +125,6 @@ async def test_while_items_cannot_be_saved_requests_are_committed_and_few_pages_
     fetched = crawler.spider.tries[-1]
     assert 0 < fetched <= 2 * 16  # which were in flight, or being parsed
     assert crawler.spider.rows > fetched
-
-
-# No memory
 
 
 def cannot(*_):

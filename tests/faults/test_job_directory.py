@@ -246,9 +246,6 @@ def test_a_move_that_was_interrupted_is_completed_by_the_next_run(beside, monkey
     assert_restored(beside, 0)
 
 
-# What is not touched
-
-
 def copy_without_times(folder):
     shutil.copytree(folder, folder.parent / "copy", copy_function=shutil.copyfile)
     shutil.rmtree(folder)

@@ -216,9 +216,6 @@ def test_what_waits_is_enqueued_before_the_scheduler_closes_and_duplicates_are_r
     assert server.client().llen("worker:requests") == 3
 
 
-# What is pushed
-
-
 @pytest.fixture
 def world(server):
     return World(server, workers=0)
@@ -411,9 +408,6 @@ def test_a_queue_that_cannot_be_pushed_to_costs_no_mark(world, problem, caplog):
     assert (WHY[problem] if is_asked else "All marks were dropped") in told
     assert (client.hget(KEY, "epoch") == epoch) is is_asked
     assert not worker.offer(1)
-
-
-# Outages
 
 
 def test_what_cannot_be_sent_waits_and_nothing_is_handed_out(world):

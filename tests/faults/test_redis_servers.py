@@ -135,9 +135,6 @@ def key_on_third():
     return next(name for name in names if key_slot(name.encode()) > 11_000)
 
 
-# A server that Sentinels name
-
-
 @pytest.fixture(scope="module")
 def primary():
     with LocalRedis("--requirepass", "secret") as primary:

@@ -277,9 +277,6 @@ def test_a_change_of_nothing_or_beside_a_crawl_writes_nothing(bloom, server, pla
     assert told(bloom, target)["account"]["failed"] == 20
 
 
-# Errors
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -374,9 +371,6 @@ def test_a_crawl_starts_while_a_command_tries_its_lock(job, monkeypatch):
     locked.acquire()  # as `info` does
     Timer(0.1, locked.release).start()
     open_job(job).close()
-
-
-# What is there is nothing, none of ours, or cannot be read
 
 
 def in_database(path, statement):

@@ -156,9 +156,6 @@ def test_a_key_that_is_nested_too_deeply_is_shown_as_unreadable(bloom, tmp_path)
     assert bloom(f"why {tmp_path / 'deep'} {URLS[0]}")[0] in (0, 1)
 
 
-# In Redis
-
-
 @pytest.fixture(scope="module")
 def shared(server):
     """A crawl with requests in each state; its target, and all its keys that have fields."""

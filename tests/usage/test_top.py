@@ -72,9 +72,6 @@ def lines(shown, width=100, **options):
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-# The view
-
-
 def test_a_view_says_who_is_silent_or_dead_and_which_host_is_next_or_paused():
     looks = Rates()
     looks.add(facts(), at=10.0)
@@ -156,9 +153,6 @@ def test_a_worker_has_its_share_of_what_has_ended():
     rates = {row["name"]: row["pages_per_second"] for row in shown["workers"]}
     assert rates == {"a:1:x": 3.0, "b:2:x": 1.0, "c:3:x": 0.0}
     assert "taken" not in shown
-
-
-# A job and a crawl in Redis
 
 
 def told(bloom, target, verb="top --once --interval 0.1"):
