@@ -187,9 +187,6 @@ def test_a_fault_takes_nothing_out_twice(server, opened, key, fault):
         assert faulty.add(one) is True
 
 
-# Outages and losses: the worker continues with what the server has
-
-
 def test_an_outage_lets_through_what_the_worker_does_not_know(opened, key, caplog):
     """And nothing can be forgotten meanwhile."""
     before, during, after = (fingerprints(50, tag) for tag in ("before", "during", "after"))
@@ -337,9 +334,6 @@ def test_a_password_that_is_refused_for_long_ends_a_worker(own_server, key, monk
             assert told.value.temporary is passes
         admin.execute_command("ACL", "SETUSER", "worker", ">old")
         worker.beat()
-
-
-# How long a check may hold up a crawl, and what comes over a slow link
 
 
 def test_a_server_that_falls_silent_blocks_one_check(server, opened, key, monkeypatch):
