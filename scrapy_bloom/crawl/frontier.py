@@ -112,7 +112,7 @@ class Frontier:
         verdict: Verdict | Deferred[Verdict] = EXEMPT
         try:
             if not ((BACK in meta and pop_back(request)) or request.dont_filter):
-                verdict = self._judge.check(request, partial(self._offer, request, due))
+                verdict = self._judge.check(request, partial(self._offer, request, due), due)
             if verdict is EXEMPT or verdict is ERROR:  # no mark, or one that is there
                 answer, verdict = self._offer(request, due, None, None), NEW
                 if isinstance(answer, Deferred):

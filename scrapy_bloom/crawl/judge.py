@@ -77,16 +77,19 @@ class Judge:
         self._identify, self._marks, self._shared = identifier.identify, marks, shared
         self.ledger, self.dropped, self.links = Ledger(), Dropped(), FirstLinks()
 
-    def check(self, request: Request, offer: Offer) -> Verdict | Deferred[Verdict]:
+    def check(
+        self, request: Request, offer: Offer, due: float = 0.0
+    ) -> Verdict | Deferred[Verdict]:
         """Return the verdict on a request. Unless it is exempt, `offer` marks and stores it.
 
+        :param due: before when it must not be sent, also if it is let through later.
         :raises Unstorable: if it is new, and `offer` has raised that.
         """
         meta = request.meta
         try:
             mark = self._identify(request)
             if self._own is not None and self._own(request):
-                return self._drop(request, mark)
+                return self._drop(request, mark, due)
             if CHAIN in meta and mark.hex() in meta[CHAIN]:
                 self._report.count(EXEMPT)
                 return EXEMPT
@@ -94,8 +97,8 @@ class Judge:
             if seen is False:
                 return self._let_through(request, mark)
             if seen is True:
-                return self._drop(request, mark)
-            return seen.addCallback(self._answered, request, mark)
+                return self._drop(request, mark, due)
+            return seen.addCallback(self._answered, request, mark, due)
         except Unstorable as error:
             self._report.count(NEW)
             error.mark = mark
@@ -125,10 +128,11 @@ class Judge:
         seen: bool,  # noqa: FBT001 - a callback
         request: Request,
         mark: bytes,
+        due: float,
     ) -> Verdict:
         """Return the verdict on a request once it is known whether its mark was there."""
         if seen:
-            return self._drop(request, mark)
+            return self._drop(request, mark, due)
         return self._let_through(request, mark)
 
     def _let_through(self, request: Request, mark: bytes) -> Verdict:
@@ -141,12 +145,12 @@ class Judge:
         self._report.count(NEW)
         return NEW
 
-    def _drop(self, request: Request, mark: bytes) -> Verdict:
+    def _drop(self, request: Request, mark: bytes, due: float) -> Verdict:
         """Return the verdict on a request whose mark is there; record dropped redirects."""
         if CHAIN in request.meta:
             self.dropped.record(self._identifier.before(request), mark)
         elif ORIGINAL not in request.meta:  # else it is a redirect whose chain has ended
-            self.links.add(mark, request)
+            self.links.add(mark, request, due)
         self._report.count(SEEN)
         return SEEN
 

@@ -23,9 +23,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from scrapy_bloom.crawl.history import CHAIN
+from scrapy_bloom.crawl.later import DELAY
 from scrapy_bloom.crawl.serialize import write_fields
 
 if TYPE_CHECKING:
@@ -96,13 +98,17 @@ class FirstLinks:
         self._links[mark] = None, 0
         self._bound()
 
-    def add(self, mark: bytes, link: Request) -> None:
-        """Add a link that was dropped as seen, if it is the first to such a page."""
+    def add(self, mark: bytes, link: Request, due: float = 0.0) -> None:
+        """Add a link that was dropped as seen, if it is the first to such a page.
+
+        :param due: before when it must not be sent. Once let through, it waits at least as long.
+        """
         if self._links.get(mark, (link,))[0] is not None:
             return
         try:
             # As a retry: only it is let through, and not where it is redirected.
-            copy = link.replace(dont_filter=True, meta={**link.meta, CHAIN: [mark.hex()]})
+            meta = link.meta | ({DELAY: max(0.0, due - time.monotonic())} if due else {})
+            copy = link.replace(dont_filter=True, meta={**meta, CHAIN: [mark.hex()]})
         except Exception:  # its class may take other arguments
             return
         try:

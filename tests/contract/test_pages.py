@@ -1,5 +1,6 @@
 """Which pages are done, without a crawl: how they end, what they wait for, and what Scrapy says."""
 
+import time
 from collections import deque
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -266,8 +267,9 @@ def test_links_are_kept_for_few_redirects_in_few_bytes_and_the_first_of_each(mon
     links.expect(b"e")
     links.add(b"e", Request("http://a.test/e", meta={"cannot be stored": lambda: None}, **large))
     links.expect(b"f")
-    links.add(b"f", Request("http://a.test/f", **large))
-    assert [link.url[-1:] for link in links.pop([b"c", b"d", b"e", b"f"])] == ["f"]
+    links.add(b"f", Request("http://a.test/f", **large), time.monotonic() + 9000)
+    [link] = links.pop([b"c", b"d", b"e", b"f"])
+    assert (link.url[-1:], 8000 < link.meta["bloom_delay"] <= 9000) == ("f", True)
 
 
 def test_a_link_that_cannot_be_copied_is_not_kept():
