@@ -23,7 +23,7 @@ class StoredRequest(NamedTuple):
     """A request as it is stored.
 
     Attributes:
-        slot: the download slot that this queue is for, if it is for one.
+        slot: the download slot of its queue, if that is for one.
         priority: Scrapy's priority, the highest first.
         body: the request as Scrapy's disk queues write it.
         date: when it may be sent, in seconds since 1970; 0 if it need not wait for a time.

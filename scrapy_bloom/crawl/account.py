@@ -38,7 +38,7 @@ class Account(NamedTuple):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Account:
-        """Return what :meth:`facts` has returned."""
+        """Return the account that :meth:`facts` was called on."""
         return cls(**{name: facts[name] for name in cls._fields})
 
     @property

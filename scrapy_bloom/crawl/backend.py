@@ -161,8 +161,8 @@ class Backend(ABC):
         :param taken: None for an unparsed one that was only in memory: it is only counted.
         :param way: marks of where redirects led: they are forgotten when it comes again.
         :param start: as above.
-        :returns: whether it is unparsed. One that has failed in an earlier run has failed again,
-            unless that was the last time.
+        :returns: whether it is unparsed. What has failed in an earlier run is not, whatever the
+            reason now, until it has failed in :data:`~.outcomes.MOST_RUNS` runs.
         """
 
     def record_ended(self, count: int) -> None:  # noqa: B027 - a job need not know

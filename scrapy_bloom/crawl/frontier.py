@@ -259,7 +259,7 @@ class Frontier:
             origin.wait_for_one_more()
         try:
             verdict = await answer
-        except Exception as error:  # the project's stats or meta: it was stored, or was there
+        except Exception as error:  # the project's stats or meta raised, after the lookup
             self._report.check_failed(request, error)
             verdict = ERROR
         if verdict is SEEN:
@@ -292,7 +292,7 @@ class Frontier:
         self._ledger.add(ended)
 
     async def _release_done(self) -> bool:
-        """Release the pages that are done, once their items are handed over; return whether."""
+        """Release ended pages once their items are handed over; return whether they were."""
         self._record_ended()
         self._memory.free_failed()
         until = self._ledger.due()

@@ -50,8 +50,8 @@ class Identifier:
     def max_age(self, request: Request) -> float | None:
         """Return for how many seconds the mark of a request counts; None if it does not say.
 
-        It is half of what it says after a redirect: the page that redirected here was let through a
-        little earlier than this one, so this one would be dropped when that one is due.
+        After a redirect it is half of what the request says: the page that redirected here was let
+        through a little earlier, so this one would be dropped when that one is due.
 
         :raises SettingError: if its ``bloom_max_age`` is invalid.
         """

@@ -190,7 +190,7 @@ class InFlight:
         """Record that a redirect of a page was dropped as seen.
 
         :param to: the mark of the page that it leads to; None if that is unknown.
-        :param circle: whether what it leads to was dropped for this page.
+        :param circle: whether it closes a circle, see :meth:`.Dropped.leads_back`.
         """
         to_url = request.url[:MOST_MESSAGE]
         origin.record(Event.SEEN, Reason(REDIRECTED, to_url, unparsed=True, to=to))

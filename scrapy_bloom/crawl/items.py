@@ -186,7 +186,7 @@ class Items:
         :param pages: how many of these have ended, but their items could not be written.
         """
         self._local.forget()
-        with suppress(OSError):  # then the note of the last flush stays, which says no less
+        with suppress(OSError):  # then the record of the last flush stays, which says no less
             self._backend.store_due(self._local.collect_due())
         self._local.forget(due=True)
         if pages:

@@ -138,7 +138,7 @@ class Judge:
     def _let_through(self, request: Request, mark: bytes) -> Verdict:
         """Return the verdict on a new request; record a redirect.
 
-        No callback may get its target.
+        Perhaps no callback gets its target: see :class:`FirstLinks`.
         """
         if CHAIN in request.meta:
             self.links.expect(mark)
@@ -187,9 +187,9 @@ class Judge:
         return known
 
     def withdraw(self, request: Request) -> None:
-        """Likewise, as it was new, and the request is lost: only these lead to it.
+        """Forget the page of a new request that is lost, and the pages that redirected to it.
 
-        Raises whatever the fingerprinter or the filter does.
+        Nothing else leads to it. Raises whatever the fingerprinter or the filter does.
         """
         for chains in self._following(self._identifier.chain_of(request)):
             for chain in chains:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Keeps requests that cannot be stored, and their marks from the next run until they are done.
+    """Has requests that cannot be stored; the next run lacks their marks until they are done.
 
     What has failed in memory is stored nowhere, so the pages that led to it must be able to yield
     it again: its mark is forgotten, an hour later. Until then it stays seen: links between such

@@ -156,8 +156,8 @@ class LocalBackend(Backend):
     def _is_there(self, row: int | None, start: bytes, request: Request) -> bool:
         """Return whether a start request of an earlier run is not done yet.
 
-        Otherwise this one takes its place: that counts no more as what it did, and its failures
-        count on.
+        Otherwise this one takes its place: the earlier one is no longer counted as it ended, and
+        its failures count on.
         """
         if row and self._queues.has(row):
             return True

@@ -236,7 +236,7 @@ class Store:
         self._touched.add(number)
 
     def fail(self, row: int, failed: FailedPage) -> bool:
-        """Move a request to what has failed or is unparsed, where its row identifies it, too.
+        """Move a request to what has failed or is unparsed; its row identifies it there, too.
 
         :returns: whether it is stored: see :meth:`FailedPages.add`.
         """
@@ -253,7 +253,7 @@ class Store:
         self.commit()
         marks = self.failed.led_to()
         while marks:
-            forgotten = {mark for mark in marks if mark not in self.filter}  # nobody has them since
+            forgotten = {mark for mark in marks if mark not in self.filter}  # not marked since
             marks = set[bytes]()
             for count, id_ in enumerate(self.failed.leading_to(forgotten), 1):
                 marks.update(way := self.failed.let_fail(id_))

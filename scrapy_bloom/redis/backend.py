@@ -176,7 +176,7 @@ class RedisBackend(Backend):
         return [was or mark in here for mark, was in zip(marks, answers, strict=True)]
 
     def withhold(self, marks: Collection[bytes], *, is_over: bool = False) -> None:
-        """Remember marks of a request in memory: it is unique for this worker only."""
+        """Record marks of a request in memory: only this worker knows that it was seen."""
         if not is_over:
             self._in_memory.update(dict.fromkeys(marks, time.time()))
 

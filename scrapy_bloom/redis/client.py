@@ -101,8 +101,8 @@ _PARTS: Final = {
     "resign": (*_REQUESTS, "_bits", "_marks"),
     "upkeep": ("_bits",),
 }
-"""What is prepended to scripts; to the others those about requests. A part that is not needed takes
-the server time: each function in it is made anew for each call."""
+"""What is prepended to each script; to one that is not named here, `_REQUESTS`. A part that is not
+needed takes the server time: each function in it is made anew for each call."""
 
 _FIRST: Final = "--!df flags=allow-undeclared-keys\n"
 """Without this line Dragonfly refuses scripts that build key names. To others it is a comment."""
@@ -226,7 +226,7 @@ class Server:
             if not _is_clustered(client):
                 return client
             client.close()
-            # It finds another node on its own way.
+            # It finds another node in its own way.
             options |= {"retry": RETRY, "retry_on_error": list(_PASSING)}
             return RedisCluster.from_url(self.url, **options)
 

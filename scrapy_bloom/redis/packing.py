@@ -117,7 +117,7 @@ class Packing:
         """Return what stands for a value that MessagePack has no type for."""
         of = type(value)
         if of.__module__ == "lxml.etree" and isinstance(value, str):
-            return str(value)  # the text of a link, which a CrawlSpider's rules note
+            return str(value)  # the text of a link, which the rules of a CrawlSpider put into meta
         self._is_plain &= of is tuple  # all others may be refused when they are read
         if of in _KEYS:
             key, take_apart = _KEYS[of]

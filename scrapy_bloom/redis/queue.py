@@ -155,7 +155,7 @@ class SharedQueue:
         :param busy: slots of which it has enough requests.
         :param slack: seconds that its turns should last.
         :param through: whether ``start()`` is through.
-        :param idle: whether nothing is in flight here besides.
+        :param idle: whether ``start()`` is through and nothing is in flight here.
         """
         take = min(BATCH, want)
         # Without a lease, whatever has become of it is only learnt by a call.

@@ -1,7 +1,8 @@
 """The requests that this worker has taken: which may be sent now, and what became of their turns.
 
 A *turn* is when a request may be sent. The server sets it when it hands the request out, so all
-workers keep one pace for each download slot. Here each turn is used, given back, or lost:
+workers keep one pace for each download slot. Here each turn is used or given back, or its
+request goes back to the queue:
 
 - A request that reaches the downloader in its slot has used its turn. The downloader sends it at
   once: its own delay would be a second one. But while the slot has as many requests as it may, it

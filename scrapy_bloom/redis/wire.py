@@ -106,7 +106,7 @@ class Call:
         take: most requests to take.
         room: most bytes of them, after the first one.
         through: whether ``start()`` is through: what it might yield may be put back, too.
-        idle: whether nothing is in flight here besides.
+        idle: whether ``start()`` is through and nothing is in flight here.
         risky: whether this worker has a request that is given up with its next death.
         alone: whether it has none at all.
         lead: seconds that its answer may take: until then it takes no turn.

@@ -1,4 +1,4 @@
-"""The engine and the scraper of a crawl: which requests they are done with.
+"""The engine and the scraper of a crawl: which requests they are finished with.
 
 Scrapy has no public API that tells. :class:`Engine` holds the private attributes that are read for
 this, and checks them when it is created.

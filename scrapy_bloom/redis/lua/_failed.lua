@@ -9,7 +9,7 @@ local HOUR, MOST_KINDS, MOST_STARTS = 3600 * SECOND, 100, 100000
 local COUNTS = {[failed] = reasons, [unparsed] = decisions}
 local counters = {done = 0, not_kept = 0}  -- of the header; whoever changes them reads and writes them
 
--- Change a count in a hash; return what was counted there: kinds beyond the first ones are "others".
+-- Change a count in a hash; return the kind under which it is counted: beyond the first ones, 'others'.
 local function tally(key, kind, by)
   local before = call('HGET', key, kind)
   if not before and by > 0 and call('HLEN', key) >= MOST_KINDS then

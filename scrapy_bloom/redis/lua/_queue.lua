@@ -103,7 +103,7 @@ local function enqueue(head)
   await_turn(slot_of(head))
 end
 
--- Move a portion of the requests that have waited for long enough. Return when the next one has, if there are more.
+-- Move a portion of the requests whose time has come. Return when the next one's time comes; nil if none waits.
 local function move_due()
   for moved = 0, MOVED do
     local member, due = unpack(call('ZRANGEBYSCORE', later, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1'))

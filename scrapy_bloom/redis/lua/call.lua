@@ -13,7 +13,7 @@
 --   seen        how many links were dropped since its last call, because they led to seen pages
 --   take, room  how many requests to take; how many bytes of them, after the first
 --   through     whether its start() is through
---   idle        whether it is, and nothing is in flight here
+--   idle        whether start() is through, and nothing is in flight here
 --   ahead       seconds before its turn that a request may be taken
 --   lead        seconds that the answer may take: no turn of a slot with a delay comes sooner
 --   slack       seconds that such a turn lasts, as the worker may be late
@@ -23,7 +23,7 @@
 --   probes      of the entries
 --   ages        maximum ages in seconds, by item. Items are the entries with probes, from 1
 --   pushed      for each entry "f" and "p" its head up to the priority, and its body
---   starts      for each start request that may have come before 16 bytes, by entry, from 1
+--   starts      16 bytes for each start request that may have come before, by entry, from 1
 --   instead     ids of what this worker has taken, by the entry that stands for it: if that is queued, it has ended
 --   not_before  for how many seconds a request may not be sent yet, by entry
 --   pauses_version  what came with the last `paused`; "0" if the worker has none
@@ -33,7 +33,7 @@
 --   failures    requests that no callback got: {id, the 16 bytes of a start request, or none, whether it is unparsed, the
 --               kind to count, the rest of the row, the body to put back, probes of where it was redirected: if it is
 --               unparsed to a seen page last, or none; else they are to be forgotten}
---   most_unparsed  rows of `unparsed`
+--   most_unparsed  how many rows `unparsed` may have
 --   ways        probes of where redirects of restored ones have led, to be forgotten
 --   restored    of `failed` and `unparsed`: {key, the head to put back, its body}; without a head, it is done
 --   back        ids of requests to put back, whose turns were not used either
