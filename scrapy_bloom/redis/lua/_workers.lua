@@ -112,14 +112,14 @@ end
 local function sweep(since, lease, most)
   local workers = read_workers()
   local alive = bury(workers, lease, now - since > lease)
-  local queued, failed_now = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
+  local queued, given_up = put_portion_back(workers, call('HGET', header, 'sweep') or '0', most)
   mend_dates()
   begin_look(format_time(clock - HOUR))  -- no worker may come for days
   local hourly = put_hourly_back()
-  if queued + failed_now + hourly > 0 then count() end
+  if queued + given_up + hourly > 0 then count() end
   drop_free(PORTION)
   if call('ZCARD', paused) > PORTION then announce_pauses() end  -- an answer has only as many
   drop_pauses(PORTION)
   call('HSET', header, 'workers', alive, 'hosts', call('ZCARD', turns), 'paused', call('ZCARD', paused))
-  return queued, failed_now
+  return queued, given_up
 end

@@ -17,6 +17,6 @@ if number then
 else
   call('HSET', header, unpack(changed))
 end
-local queued, failed_now = 0, 0
-if since then queued, failed_now = sweep(since, lease, most) end
-return {'ok', queued, failed_now, fields.forgotten}
+local queued, given_up = 0, 0
+if since then queued, given_up = sweep(since, lease, most) end
+return {'ok', queued, given_up, fields.forgotten}
