@@ -228,13 +228,13 @@ class Scheduler(ScrapyScheduler):
         frontier = Frontier(crawl, backend, self.mqs, self.df)
         warn_if_not_shared(crawler, report, shared=shared)
         self.dqs = backend  # Scrapy's engine status asks how many wait there
-        self._progress.set(self._interval)
+        self._progress.call_within(self._interval)
         return frontier
 
     def _log_progress(self) -> None:
         if self._frontier is not None:
             self._frontier.log_progress()
-            self._progress.set(self._interval)
+            self._progress.call_within(self._interval)
 
     async def _open_local(self, crawl: Crawl, folder: Path, *, unclean: bool) -> Backend:
         plain, start = QueueKind.of("SCHEDULER_DISK_QUEUE", self.dqclass), None

@@ -114,7 +114,7 @@ def _summary(facts: dict[str, Any], width: int) -> Iterator[tuple[str, str | Tex
     yield from status(facts)
     if "history" in facts:
         rate, history = f"{facts['pages_per_second']:,.1f}  ", facts["history"]
-        bars = _bars(history[-max(1, width - 24) :]) if len(history) > 1 else ""
+        bars = _sparkline(history[-max(1, width - 24) :]) if len(history) > 1 else ""
         yield "pages/s", Text.assemble((rate, "bold"), (bars, "green"))
         change = f" ({facts['waiting_per_minute']:+,.0f}/min)"
     for name, value in progress(facts if "slots" not in facts else facts | {"paused": {}}, change):
@@ -159,7 +159,7 @@ def _table(header: Sequence[str], rows: Sequence[tuple[Text, ...]]) -> Table:
     return table
 
 
-def _bars(values: Sequence[float]) -> str:
+def _sparkline(values: Sequence[float]) -> str:
     most = max(*values, 0.0) or 1.0
     return "".join(_BARS[int(max(0.0, value) / most * (len(_BARS) - 1))] for value in values)
 

@@ -165,7 +165,7 @@ class Backend(ABC):
             reason now, until it has failed in :data:`~.outcomes.MOST_RUNS` runs.
         """
 
-    def record_ended(self, count: int) -> None:  # noqa: B027 - a job need not know
+    def record_finished(self, count: int) -> None:  # noqa: B027 - a job need not know
         """Record that the engine is finished with so many pages.
 
         They may yet wait for answers, for others and for items.

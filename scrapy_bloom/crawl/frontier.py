@@ -144,7 +144,7 @@ class Frontier:
         if self._closing:
             return None
         if self._items.deferred > MOST_UNWRITTEN:
-            self._record_ended()
+            self._record_finished()
         in_memory = self._memory.pop()
         if in_memory is not None:
             request, page = in_memory
@@ -155,7 +155,7 @@ class Frontier:
         else:
             taken = self._backend.take()
             if taken is None:
-                self._record_ended()  # so that as many are taken as can be sent
+                self._record_finished()  # so that as many are taken as can be sent
                 self._await_due()
                 self._arm()
                 return None
@@ -186,7 +186,7 @@ class Frontier:
         seconds = min(seconds, LONGEST)
         self._backend.pause_host(request, seconds)
         self._engine.requeue_slot(self._engine.slot_of(request), **{DELAY: seconds})
-        self._record_ended()
+        self._record_finished()
         self._arm()
         return True
 
@@ -280,11 +280,11 @@ class Frontier:
 
     # Pages that are done
 
-    def _record_ended(self) -> None:
+    def _record_finished(self) -> None:
         """Collect the pages that have ended as the engine is finished with them."""
         before = len(self._in_flight)
         self._collect(self._in_flight.pop_ended())
-        self._backend.record_ended(before - len(self._in_flight))
+        self._backend.record_finished(before - len(self._in_flight))
 
     def _collect(self, ended: list[Page]) -> None:
         for page in ended:
@@ -293,7 +293,7 @@ class Frontier:
 
     async def _release_done(self) -> bool:
         """Release ended pages once their items are handed over; return whether they were."""
-        self._record_ended()
+        self._record_finished()
         self._memory.free_failed()
         until = self._ledger.due()
         if until is None and not self._items.waiting:
@@ -362,11 +362,11 @@ class Frontier:
         due = 0.0 if at_once else self._backend.exchange_at
         if busy or self._busy or self._again_at or self._items.waiting:
             due = min(due, time.monotonic() + self._backend.interval)
-        self._timer.set_to(max(due, self._again_at))
+        self._timer.call_by(max(due, self._again_at))
 
     def _await_due(self) -> None:
         """Wake the engine when the next request that has to wait may be sent."""
-        self._wake.set_to(min(self._backend.next_start, self._memory.next_due))
+        self._wake.call_by(min(self._backend.next_start, self._memory.next_due))
 
     def _tick(self) -> None:
         if self._exchanging is None and not self._closing:
@@ -412,7 +412,7 @@ class Frontier:
         self._closing_recorded = True
         self._backend.stop()
         count = len(self._in_flight) - self._engine.requeue_all()
-        self._record_ended()
+        self._record_finished()
         if count > 0:
             self._report.info(
                 f"Closing: finishing {counted(count, 'page')} in flight. It is also safe to kill"
@@ -442,5 +442,5 @@ class Frontier:
         backend.record_idle()
         self._arm()
         if links or self._items.waiting:  # for nothing but the next exchange, which may be long
-            self._timer.set_to(max(self._again_at, time.monotonic() + _PAUSE))
+            self._timer.call_by(max(self._again_at, time.monotonic() + _PAUSE))
         raise DontCloseSpider

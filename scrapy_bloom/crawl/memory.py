@@ -136,7 +136,7 @@ class Memory:
             if reason is not None and not reason.unparsed:
                 self._failed.append((time.monotonic() + APART, page.mark, page))
             else:
-                self._in_flight.unstored.drop(page.mark, page)
+                self._in_flight.unstored.remove(page.mark, page)
             if reason is None:
                 self._backend.withhold([page.mark], is_over=True)
         for origin in page.waiters[:1]:

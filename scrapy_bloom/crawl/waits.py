@@ -36,7 +36,7 @@ class UnstoredPages:
         if page.mark is not None:
             self._in_memory.setdefault(page.mark, []).append(page)
 
-    def drop(self, mark: bytes, page: Page) -> None:
+    def remove(self, mark: bytes, page: Page) -> None:
         """Remove a page that was only in memory."""
         self._in_memory[mark].remove(page)
         if not self._in_memory[mark]:

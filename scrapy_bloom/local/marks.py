@@ -143,7 +143,7 @@ class Marks:
                 None if self._changes.marks is None else {}, over=over
             )
             if self._pass is not None:
-                self._pass_committed(self._pass)
+                self._record_blocks_written(self._pass)
 
         return committed, self._checksums(listed) - before
 
@@ -153,7 +153,7 @@ class Marks:
         rows = (self._database.execute(query, (each,)).fetchone() for each in fingerprints)
         return sum(row[0] for row in rows if row)
 
-    def _pass_committed(self, current: Pass) -> None:
+    def _record_blocks_written(self, current: Pass) -> None:
         """Record what a commit has written of a pass, which may be complete now."""
         for slice_, index in current.part:
             slice_.dirty[index] = 0

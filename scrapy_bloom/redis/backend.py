@@ -36,7 +36,7 @@ from scrapy_bloom.redis.project import queue_of
 from scrapy_bloom.redis.queue import SharedQueue
 from scrapy_bloom.redis.reporting import (
     describe_crawl,
-    log_paces,
+    log_delay_rules,
     log_unreadable,
     log_waiting,
     report_crawl,
@@ -229,10 +229,10 @@ class RedisBackend(Backend):
             not_kept=counts.not_kept,
         )
 
-    def record_ended(self, count: int) -> None:
+    def record_finished(self, count: int) -> None:
         """Collect turns that were not used, and requests that go back, for the next call."""
-        self._pacing.record_ended(count)
-        self._turns.end()
+        self._pacing.record_finished(count)
+        self._turns.collect_finished()
         if self._turns.is_urgent:
             self._urge()
         for taken in self._turns.pop_unused():
@@ -433,7 +433,7 @@ class RedisBackend(Backend):
         return describe_crawl(self._worker)
 
     def _spider_opened(self) -> None:
-        log_paces(self._report, self._downloads)
+        log_delay_rules(self._report, self._downloads)
 
     async def _let_pipelines_block(self) -> None:
         """Let pipelines that close take as long as they need: no callback runs any more."""

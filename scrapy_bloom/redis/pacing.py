@@ -39,8 +39,8 @@ class Pacing:
         # Slots of which this worker had enough: they may be served earlier than that.
         self._passed_over = False
 
-    def record_ended(self, count: int) -> None:
-        """Record that pages have ended: see :meth:`Backend.record_ended`."""
+    def record_finished(self, count: int) -> None:
+        """Record that pages have ended: see :meth:`Backend.record_finished`."""
         self._ended.extend([time.monotonic()] * min(count, 2 * self._most))
         if count and self._passed_over:  # what was passed over may perhaps be taken now
             self._look_at = 0.0

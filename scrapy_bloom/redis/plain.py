@@ -212,7 +212,7 @@ class Pushing:
         if len(self._waiting) >= BATCH:
             self._is_stuck()
         elif not self._retry:
-            self._timer.set(0)
+            self._timer.call_within(0)
         return True
 
     def next_request(self) -> Request | None:
@@ -268,7 +268,7 @@ class Pushing:
                 self._go_on_one_by_one(error)
                 return
             self._retry = min(max(upkeep.RETRY, 2 * self._retry), upkeep.SLOWEST_POLL)
-            self._timer.set(self._retry)
+            self._timer.call_within(self._retry)
             if Settings.of(self._crawler)[ON_BACKEND_ERROR] == "close":
                 end_crawl(self._crawler, self._report, error)
 

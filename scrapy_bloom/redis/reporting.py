@@ -101,7 +101,7 @@ def warn_of_refused(report: Report, error: Exception) -> None:
     )
 
 
-def log_paces(report: Report, downloads: Downloads) -> None:
+def log_delay_rules(report: Report, downloads: Downloads) -> None:
     """Log which pace the workers keep together."""
     if downloads.adjusts:
         report.info("AutoThrottle adjusts one delay per host, shared by all workers.")

@@ -1,8 +1,7 @@
 """The requests that this worker has taken: which may be sent now, and what became of their turns.
 
 A *turn* is when a request may be sent. The server sets it when it hands the request out, so all
-workers keep one pace for each download slot. Here each turn is used or given back, or its
-request goes back to the queue:
+workers keep one pace for each download slot. A turn is used or given back, or its request requeued:
 
 - A request that reaches the downloader in its slot has used its turn. The downloader sends it at
   once: its own delay would be a second one. But while the slot has as many requests as it may, it
@@ -266,7 +265,7 @@ class Turns:
         self._downloads.wait_longer(key)
         self._stuck.add(key)
 
-    def end(self) -> None:
+    def collect_finished(self) -> None:
         """Record which requests the engine is finished with.
 
         Requests that wait in the downloader without a turn go back to the queue.

@@ -85,7 +85,7 @@ class Worker:
 
     def end(self, request):
         self.active.discard(request)
-        self.turns.end()
+        self.turns.collect_finished()
 
     def forbid(self, count):
         """Take requests that never reach the downloader; return what is told of paces then."""
@@ -318,9 +318,9 @@ def test_a_worker_that_has_passed_over_a_slot_does_not_rest_and_asks_at_once(
     pacing, busy = Pacing((), (), 16), [b"a"] if passed_over else []
     pacing.record_call(Call(take=16, busy=busy), Answer(next_turn=30.0))
     assert pacing.is_idle is not passed_over
-    pacing.record_ended(0)
+    pacing.record_finished(0)
     assert not pacing.want()
-    pacing.record_ended(1)
+    pacing.record_finished(1)
     assert bool(pacing.want()) is passed_over
 
 

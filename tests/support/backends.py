@@ -126,7 +126,7 @@ class Run:
         for name in names:
             request, taken = self.have.pop(name)
             self.backend.release(taken, how, request.meta.get(START, b""))
-        self.backend.record_ended(len(names))
+        self.backend.record_finished(len(names))
 
     def fail(self, *names, kind="503", way=(), unparsed=False, to=None):
         """Let pages fail, which were taken, or be unparsed, perhaps as one was seen."""
@@ -135,7 +135,7 @@ class Run:
             start = request.meta.get(START, b"")
             reason = Reason(kind, unparsed=unparsed, to=to and mark_of(to))
             self.backend.fail(taken, reason, [*map(mark_of, way)], start)
-        self.backend.record_ended(len(names))
+        self.backend.record_finished(len(names))
 
     async def stop(self):
         """Let the crawl stop cleanly; return its account."""

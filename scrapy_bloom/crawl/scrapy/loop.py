@@ -52,16 +52,16 @@ class Timer:
         self._handle: Any = None
         self.due = inf
 
-    def set(self, seconds: float) -> None:
+    def call_within(self, seconds: float) -> None:
         """Call it after so many seconds; not at all if they are infinite."""
-        self.set_to(time.monotonic() + seconds)
+        self.call_by(time.monotonic() + seconds)
 
-    def set_to(self, due: float) -> None:
+    def call_by(self, due: float) -> None:
         """Call it at a time, by ``time.monotonic()``; not at all if it is infinite."""
         if due < self.due:
             self.cancel()
             seconds = max(0.0, due - time.monotonic())
-            self.due, self._handle = due, call_later(min(3600.0, seconds), self._run)
+            self.due, self._handle = due, call_later(min(3600.0, seconds), self._fire)
 
     def cancel(self) -> None:
         """Do not call it."""
@@ -69,7 +69,7 @@ class Timer:
             self._handle.cancel()
         self.due, self._handle = inf, None
 
-    def _run(self) -> None:
+    def _fire(self) -> None:
         self.due, self._handle = inf, None
         self._do()
 
