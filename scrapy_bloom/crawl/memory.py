@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Has requests that cannot be stored; the next run lacks their marks until they are done.
+    """Has the requests that cannot be stored, and withholds their marks until they are done.
 
     What has failed in memory is stored nowhere, so the pages that led to it must be able to yield
     it again: its mark is forgotten, an hour later. Until then it stays seen: links between such
