@@ -60,8 +60,8 @@ def run(args: Namespace, project: Project) -> int:
         name, done = ("retried", "put back") if args.retry else ("dropped", "marked as done")
         text = f"{counted(count, 'request')} {done}"
         if args.reason and not count and (account := target.info().get("account")):
-            reasons = map(shlex.quote, {**account["failures"], **account["decisions"]})
-            text += f"; --reason must be one of {', '.join(reasons) or 'none: there are none'}"
+            reasons = ", ".join(map(shlex.quote, {**account["failures"], **account["decisions"]}))
+            text += f"; --reason must be one of {reasons}" if reasons else ""
         show(args, {name: count}, [text])
         return 0 if count or not args.reason else 1
     facts = target.info()

@@ -107,8 +107,9 @@ class FirstLinks:
             return
         try:
             # As a retry: only it is let through, and not where it is redirected.
-            meta = link.meta | ({DELAY: max(0.0, due - time.monotonic())} if due else {})
-            copy = link.replace(dont_filter=True, meta={**meta, CHAIN: [mark.hex()]})
+            wish = {DELAY: max(0.0, due - time.monotonic())} if due else {}
+            meta = {**link.meta, **wish, CHAIN: [mark.hex()]}
+            copy = link.replace(dont_filter=True, meta=meta)
         except Exception:  # its class may take other arguments
             return
         try:

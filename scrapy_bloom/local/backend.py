@@ -57,8 +57,8 @@ commits slow, such as a large ``spider.state``, takes at most an eleventh of a c
 SMALL: Final = 1 << 18
 """A file of this size, with its log, is opened at once, in some 15 ms."""
 
-COUNTED: Final = {ONLY_COUNTED: NOT_KEPT, UNSTORED_DONE: DONE}
-"""As what a start request without a row counts."""
+_COUNTED: Final = {ONLY_COUNTED: NOT_KEPT, UNSTORED_DONE: DONE}
+"""Which count a start request without a row is in."""
 
 _AT_ONCE: Final = 100  # most failed requests that are put back to find one that may be sent
 
@@ -172,8 +172,8 @@ class LocalBackend(Backend):
 
     def _uncount(self, before: int | None) -> None:
         """Count a start request that had no row no longer as what it was."""
-        if before in COUNTED:
-            self._count(COUNTED[before], -1)
+        if before in _COUNTED:
+            self._count(_COUNTED[before], -1)
 
     def _count(self, name: str, by: int) -> None:
         self._store.meta[name] = self._store.meta.get(name, 0) + by
@@ -241,7 +241,7 @@ class LocalBackend(Backend):
 
     def _count_ended(self, row: int, start: bytes) -> None:
         """Count a page that has ended; a start request that has no row once, as it ended last."""
-        self._count(COUNTED[row], 1)
+        self._count(_COUNTED[row], 1)
         if start:
             self._uncount(self._store.starts[start])
             self._store.starts[start] = row
